@@ -1,13 +1,13 @@
 """Every error that metrix raises on purpose.
 
-    MetrixError
-    └── InvalidInput          also a ValueError: what was given, what is accepted
-        ├── ShapeError        tensors whose shapes disagree
-        ├── LabelError        labels of the wrong kind or out of the proxies' range
-        ├── EmbeddingError    NaN, infinite or zero-norm embeddings
-        ├── ChoiceError       an unknown name, with the nearest known one
-        ├── ModelError        a model without `features` and `head`, or one that cannot be split
-        └── DataError         a dataset, an image or a table that cannot be used as given
+MetrixError
+└── InvalidInput          also a ValueError: what was given, what is accepted
+    ├── ShapeError        tensors whose shapes disagree
+    ├── LabelError        labels of the wrong kind or out of the proxies' range
+    ├── EmbeddingError    NaN, infinite or zero-norm embeddings
+    ├── ChoiceError       an unknown name, with the nearest known one
+    ├── ModelError        a model without `features` and `head`, or one that cannot be split
+    └── DataError         a dataset, an image or a table that cannot be used as given
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The paper: every loss, every mixup, and nothing else than torch."""
