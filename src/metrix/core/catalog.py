@@ -1,0 +1,179 @@
+"""Table 1 of the paper: each loss is a row of five functions.
+
+loss               anchor   pos/neg   τ      σ⁺            σ⁻            ρ⁺            ρ⁻
+Contrastive        X        X         x      x             x             -x            [x-m]₊
+LiftedStructure    X        X         [x]₊   log x         log x         e^{-x}        e^{x-m}
+BinomialDeviance   X        X         x      log(1+x)      log(1+x)      e^{-β(x-m)}   e^{γ(x-m)}
+MultiSimilarity    X        X         x      log(1+x)/β    log(1+x)/γ    e^{-β(x-m)}   e^{γ(x-m)}
+ProxyAnchor        proxy    X         x      log(1+x)/β    log(1+x)/γ    e^{-β(x-m)}   e^{γ(x-m)}
+NCA                X        X         x      -log x        log x         e^x           e^x
+ProxyNCA           X        proxy     x      -log x        log x         e^x           e^x
+ProxyNCAPlusPlus   X        proxy     x      -log x        log x         e^{x/T}       e^{x/T}
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from metrix.core.functions import Exponential, Hinge, Log, Log1p, identity, negated
+from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
+from metrix.core.loss import Loss, ProxyAnchorLoss, ProxyCandidateLoss
+from metrix.errors import InvalidInput, one_of
+
+
+def nca_row(temperature: float, include_positive: bool) -> Row:
+    """The NCA rows: -log Σ⁺ e^{x/T} + log Σ⁻ e^{x/T}."""
+    rho = Exponential(1.0 / positive("temperature", temperature))
+    return Row(identity, Log(-1.0), Log(), rho, rho, include_positive)
+
+
+def similarity_row(beta: float, gamma: float, margin: float, negative_margin: float, weighted: bool) -> Row:
+    """The rows of log(1 + Σ e^…): multi-similarity and proxy anchor weighted by 1/β and 1/γ."""
+    beta, gamma = positive("beta", beta), positive("gamma", gamma)
+    return Row(
+        tau=identity,
+        sigma_pos=Log1p(1.0 / beta if weighted else 1.0),
+        sigma_neg=Log1p(1.0 / gamma if weighted else 1.0),
+        rho_pos=Exponential(-beta, margin),
+        rho_neg=Exponential(gamma, negative_margin),
+    )
+
+
+class Contrastive(Loss):
+    """eq. contr: Σ_P -s(a,p) + Σ_N [s(a,n) - m]₊.
+
+    reduction="sum" is the paper's: sums over pairs, mean over anchors. "mean_nonzero" is the mean over
+    positive terms plus the mean over the negative terms that are not zero, over the whole batch.
+    """
+
+    _shown = ("margin", "reduction")
+
+    def __init__(self, margin: float = 0.5, reduction: str = "sum") -> None:
+        reductions = {"sum": mean_over_anchors, "mean_nonzero": mean_nonzero}
+        if reduction not in reductions:
+            raise one_of("reduction", reduction, reductions)
+        super().__init__(Row(identity, identity, identity, negated, Hinge(margin)), reductions[reduction])
+        self.margin, self.reduction = margin, reduction
+
+
+class LiftedStructure(Loss):
+    """Lifted structure: [ log Σ_P e^{-s(a,p)} + log Σ_N e^{s(a,n) - m} ]₊."""
+
+    _shown = ("margin",)
+
+    def __init__(self, margin: float = 1.0) -> None:
+        super().__init__(Row(Hinge(), Log(), Log(), Exponential(-1.0), Exponential(1.0, margin)))
+        self.margin = margin
+
+
+class BinomialDeviance(Loss):
+    """Binomial deviance: log(1 + Σ_P e^{-β(s-m)}) + log(1 + Σ_N e^{γ(s-m)})."""
+
+    _shown = ("beta", "gamma", "margin")
+
+    def __init__(self, beta: float = 2.0, gamma: float = 50.0, margin: float = 0.5) -> None:
+        super().__init__(similarity_row(beta, gamma, margin, margin, weighted=False))
+        self.beta, self.gamma, self.margin = beta, gamma, margin
+
+
+class MultiSimilarity(Loss):
+    """eq. MS: 1/β log(1 + Σ_P e^{-β(s-m)}) + 1/γ log(1 + Σ_N e^{γ(s-m)})."""
+
+    _shown = ("beta", "gamma", "margin")
+
+    def __init__(self, beta: float = 18.0, gamma: float = 75.0, margin: float = 0.77) -> None:
+        super().__init__(similarity_row(beta, gamma, margin, margin, weighted=True))
+        self.beta, self.gamma, self.margin = beta, gamma, margin
+
+
+class NCA(Loss):
+    """NCA: -log Σ_P e^{s/T} + log Σ_N e^{s/T}; the positive is not in the denominator unless asked for."""
+
+    _shown = ("temperature", "include_positive")
+
+    def __init__(self, temperature: float = 1.0, include_positive: bool = False) -> None:
+        super().__init__(nca_row(temperature, include_positive))
+        self.temperature, self.include_positive = temperature, include_positive
+
+
+class ProxyAnchor(ProxyAnchorLoss):
+    """Proxy anchor: eq. MS with a learnable proxy per class as the anchor.
+
+    The negative term is e^{γ(s - negative_margin)}: Table 1 has `margin` there (the default), the
+    original method -`margin`. reduction="mean" is the mean over all proxies, "present" averages the
+    positive part over the proxies whose class is in the batch. `weighted` are the factors 1/β and 1/γ
+    of Table 1, which the original does not have. `ProxyAnchor.original` sets all three.
+    """
+
+    _shown = ("beta", "gamma", "margin", "negative_margin", "reduction", "weighted")
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        beta: float = 32.0,
+        gamma: float = 32.0,
+        margin: float = 0.1,
+        negative_margin: float | None = None,
+        reduction: str = "mean",
+        weighted: bool = True,
+    ) -> None:
+        reductions = {"mean": mean_over_anchors, "present": mean_over_present}
+        if reduction not in reductions:
+            raise one_of("reduction", reduction, reductions)
+        negative_margin = margin if negative_margin is None else negative_margin
+        row = similarity_row(beta, gamma, margin, negative_margin, weighted)
+        proxies = nn.init.kaiming_normal_(_proxies(num_classes, dim), mode="fan_out")
+        super().__init__(row, proxies, reductions[reduction])
+        self.beta, self.gamma, self.margin, self.negative_margin = beta, gamma, margin, negative_margin
+        self.reduction, self.weighted = reduction, weighted
+
+    @classmethod
+    def original(cls, num_classes: int, dim: int, alpha: float = 32.0, margin: float = 0.1) -> ProxyAnchor:
+        """The loss as its authors train it."""
+        return cls(num_classes, dim, alpha, alpha, margin, -margin, reduction="present", weighted=False)
+
+
+class ProxyNCA(ProxyCandidateLoss):
+    """ProxyNCA: the NCA row with proxies as positives and negatives."""
+
+    _shown = ("temperature", "include_positive")
+
+    def __init__(
+        self, num_classes: int, dim: int, temperature: float = 1.0, include_positive: bool = False
+    ) -> None:
+        super().__init__(
+            nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8
+        )
+        self.temperature, self.include_positive = temperature, include_positive
+
+
+class ProxyNCAPlusPlus(ProxyCandidateLoss):
+    """ProxyNCA++: temperature T, and all proxies in the denominator as published.
+
+    include_positive=False is the form of Table 1.
+    """
+
+    _shown = ("temperature", "include_positive")
+
+    def __init__(
+        self, num_classes: int, dim: int, temperature: float = 1 / 9, include_positive: bool = True
+    ) -> None:
+        super().__init__(
+            nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8
+        )
+        self.temperature, self.include_positive = temperature, include_positive
+
+
+def _proxies(num_classes: int, dim: int) -> torch.Tensor:
+    if num_classes < 1 or dim < 1:
+        raise InvalidInput(f"num_classes={num_classes}, dim={dim}: accepted are whole numbers from 1")
+    return torch.empty(num_classes, dim)
+
+
+def positive(name: str, value: float) -> float:
+    """The value, if it is above zero."""
+    if not value > 0:
+        raise InvalidInput(f"{name}={value}: accepted is a number above 0")
+    return float(value)

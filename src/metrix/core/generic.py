@@ -1,0 +1,144 @@
+"""The generic loss: one function of similarities, labels and which candidates count.
+
+eq. loss-labels and loss-mixed, for an anchor a with candidates k:
+
+    loss(a) = τ( σ⁺( Σ_k Y ρ⁺(S) ) + σ⁻( Σ_k (1-Y) ρ⁻(S) ) )
+
+    S      (a, k)   similarity of anchor a to its k candidates
+    Y      (a, k)   how positive each candidate is, in [0, 1]
+    valid  (a, k)   which candidates count
+
+A loss is a `Row` of five functions. Clean and mixed losses differ only in S, Y and valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metrix.core.functions import Exponential, log_sum
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 1. `include_positive` puts positives in the negative sum too, with weight 1."""
+
+    tau: Function
+    sigma_pos: Function
+    sigma_neg: Function
+    rho_pos: Function
+    rho_neg: Function
+    include_positive: bool = False
+
+    @cached_property
+    def needs_positive(self) -> bool:
+        """Whether σ⁺ of an empty sum is undefined, as it is for a logarithm."""
+        return not _finite_at_zero(self.sigma_pos)
+
+    @cached_property
+    def needs_negative(self) -> bool:
+        """Whether σ⁻ of an empty sum is undefined."""
+        return not _finite_at_zero(self.sigma_neg)
+
+
+def _finite_at_zero(sigma: Function) -> bool:
+    with torch.no_grad():
+        return math.isfinite(float(sigma(torch.zeros(()))))
+
+
+class Weights(NamedTuple):
+    """What each candidate weighs in the two sums, zero where it does not count: (anchors, candidates)."""
+
+    pos: Tensor
+    neg: Tensor
+
+
+class Terms(NamedTuple):
+    """The two parts of eq. loss-labels for each anchor, and for which anchors they are defined."""
+
+    pos: Tensor  # (anchors,)  σ⁺(…)
+    neg: Tensor  # (anchors,)  σ⁻(…)
+    defined: Tensor  # (anchors,)  bool
+
+
+def weights(Y: Tensor, valid: Tensor, include_positive: bool = False) -> Weights:
+    """Y and 1-Y where valid, else 0."""
+    counts = valid.to(Y.dtype)
+    pos = Y * counts
+    return Weights(pos, counts if include_positive else counts - pos)
+
+
+def terms(row: Row, S: Tensor, w: Weights) -> Terms:
+    """σ⁺(Σ Y ρ⁺(S)) and σ⁻(Σ (1-Y) ρ⁻(S)) of each anchor.
+
+    An anchor without candidates, or with an empty sum under a logarithm, is not defined.
+    """
+    pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, w.pos)
+    neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
+    has_pos, has_neg = w.pos.sum(-1) > 0, w.neg.sum(-1) > 0
+    defined = has_pos | has_neg
+    if row.needs_positive:
+        defined = defined & has_pos
+    if row.needs_negative:
+        defined = defined & has_neg
+    return Terms(pos, neg, defined)
+
+
+def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tensor:
+    of_log = getattr(sigma, "of_log", None)
+    if of_log is not None and isinstance(rho, Exponential):
+        value: Tensor = of_log(log_sum(S, w, rho))
+        return value
+    # similarity 0 in place of what does not count: ρ or its derivative may be infinite there
+    return sigma((w * rho(torch.where(w > 0, S, 0.0))).sum(-1))
+
+
+def loss_per_anchor(row: Row, S: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+    """eq. loss-labels for each anchor (0 where undefined), and where it is defined: both (anchors,)."""
+    pos, neg, defined = terms(row, S, w)
+    if row.needs_positive or row.needs_negative:
+        # the sum may hold inf - inf there: keep it, and its gradient, out of τ
+        pos, neg = torch.where(defined, pos, 0.0), torch.where(defined, neg, 0.0)
+    return torch.where(defined, row.tau(pos + neg), 0.0), defined
+
+
+class Totals(NamedTuple):
+    """Sums over anchors, each to be divided by its own count; their quotients add up to the loss."""
+
+    sums: Tensor  # (parts,)
+    counts: Tensor  # (parts,)  int64
+    anchors: Tensor  # ()  int64, the anchors for which the loss is defined
+
+
+def mean_over_anchors(row: Row, S: Tensor, w: Weights) -> Totals:
+    """eq. loss-final: the mean of loss(a) over the anchors for which it is defined."""
+    losses, defined = loss_per_anchor(row, S, w)
+    anchors = defined.sum()
+    return Totals(losses.sum().reshape(1), anchors.reshape(1), anchors)
+
+
+def mean_nonzero(row: Row, S: Tensor, w: Weights) -> Totals:
+    """The mean over positive terms plus the mean over non-zero negative terms, of an additive row."""
+    pos, neg = w.pos * row.rho_pos(S), w.neg * row.rho_neg(S)
+    counts = torch.stack([(w.pos > 0).sum(), (neg > 0).sum()])
+    anchors = ((w.pos + w.neg).sum(-1) > 0).sum()
+    return Totals(torch.stack([pos.sum(), neg.sum()]), counts, anchors)
+
+
+def mean_over_present(row: Row, S: Tensor, w: Weights) -> Totals:
+    """Positive part averaged over anchors that have positives, negative part over all anchors."""
+    pos, neg, defined = terms(row, S, w)
+    present = w.pos.sum(-1) > 0
+    sums = torch.stack([torch.where(present, pos, 0.0).sum(), torch.where(defined, neg, 0.0).sum()])
+    return Totals(sums, torch.stack([present.sum(), defined.sum()]), defined.sum())
+
+
+Reduction = Callable[[Row, Tensor, Weights], Totals]

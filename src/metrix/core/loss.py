@@ -1,0 +1,208 @@
+"""A loss is a row of Table 1 and who plays anchor and who plays positive and negative.
+
+pair losses    anchors: examples   positives/negatives: the other examples
+proxy anchor   anchors: proxies    positives/negatives: examples
+ProxyNCA       anchors: examples   positives/negatives: proxies
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.functions import identity
+from metrix.core.generic import (
+    Function,
+    Reduction,
+    Row,
+    Totals,
+    Weights,
+    loss_per_anchor,
+    mean_over_anchors,
+    weights,
+)
+from metrix.core.validation import class_labels, unit
+from metrix.errors import InvalidInput, MetrixWarning, ShapeError
+
+Role = Literal["examples", "proxies"]
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Anchors a with their positives P(a) and negatives N(a) among the examples or proxies of a batch."""
+
+    anchors: Tensor  # (anchors, d)  unit
+    positive: Tensor  # (anchors, candidates)  bool: in P(a)
+    negative: Tensor  # (anchors, candidates)  bool: in N(a)
+
+
+class Loss(nn.Module):
+    """Base of all losses of the generic form; `forward(embeddings, labels)` is the clean loss."""
+
+    anchor_role: Role = "examples"
+    candidate_role: Role = "examples"
+
+    def __init__(self, row: Row, reduction: Reduction = mean_over_anchors) -> None:
+        super().__init__()
+        self.row = row
+        self.reduce = reduction
+        for name in ("tau", "sigma_pos", "sigma_neg", "rho_pos", "rho_neg"):
+            function = getattr(row, name)
+            if isinstance(function, nn.Module):  # a user's learnable function trains and saves with the loss
+                self.add_module(name, function)
+        self._warned = False
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+        """The clean loss, eq. loss-labels averaged over anchors. Embeddings need not be normalised."""
+        if indices_tuple is not None:
+            raise InvalidInput(
+                "indices_tuple was given: these losses use all pairs of the batch, so leave the miner out"
+            )
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.clean(unit(embeddings), labels)[0]
+
+    def clean(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+        """The clean loss of unit embeddings, and how many anchors were left out as undefined."""
+        S, w, total = self.clean_candidates(embeddings, labels)
+        return self.conclude(self.reduce(self.row, S, w), total, embeddings)
+
+    def clean_candidates(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Weights, int]:
+        """S and the weights that Y and valid give, of the clean batch, and the number of anchors."""
+        sets = self.sets(embeddings, labels)
+        S = sets.anchors @ embeddings.T
+        pos = sets.positive.to(S.dtype)
+        neg = (sets.positive | sets.negative if self.row.include_positive else sets.negative).to(S.dtype)
+        return S, Weights(pos, neg), len(S)
+
+    def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
+        """Anchors, P(a) and N(a): here the examples of the batch, none of them its own positive."""
+        labels = class_labels(labels, len(embeddings))
+        same = labels.unsqueeze(1) == labels.unsqueeze(0)
+        return Sets(embeddings, same.clone().fill_diagonal_(False), ~same)
+
+    def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
+        """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
+        return loss_per_anchor(self.row, S, weights(Y, valid, self.row.include_positive))[0]
+
+    def conclude(self, totals: Totals, anchors: int, *graph: Tensor) -> tuple[Tensor, int]:
+        """The loss from its sums and counts; zero, with a graph and a warning once, if nothing counted."""
+        value = (totals.sums / totals.counts.clamp_min(1)).sum()
+        usable = int(totals.anchors)
+        if usable == 0:
+            self.warn_unusable(anchors)
+            value = sum((x.sum() * 0.0 for x in (*graph, *self.parameters())), value * 0.0)
+        return value, anchors - usable
+
+    def warn_unusable(self, anchors: int) -> None:
+        """Say once that a batch had no anchor for which this loss is defined."""
+        if not self._warned:
+            self._warned = True
+            need = [
+                s
+                for s, n in (("a positive", self.row.needs_positive), ("a negative", self.row.needs_negative))
+                if n
+            ]
+            warnings.warn(
+                f"{type(self).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; "
+                f"an anchor needs {' and '.join(need) or 'a candidate'}: put several examples of several "
+                "classes in a batch (this is said once)",
+                MetrixWarning,
+                stacklevel=4,
+            )
+
+    def extra_repr(self) -> str:
+        """The public parameters."""
+        return ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k in self._shown)
+
+    _shown: tuple[str, ...] = ()
+
+
+class GenericLoss(Loss):
+    """A user's own row: five functions of a tensor, eq. generic.
+
+    >>> softer = GenericLoss(rho_pos=lambda s: (1 - s) ** 2, rho_neg=lambda s: s.relu() ** 2)
+    >>> softer(torch.eye(3), torch.tensor([0, 0, 1]))
+    tensor(0.6667)
+
+    Use `metrix.core.functions.Exponential` with `Log` or `Log1p` to have a row of exponentials
+    evaluated in the log domain. A function with learnable parts must be an `nn.Module`.
+    """
+
+    def __init__(
+        self,
+        tau: Function | None = None,
+        sigma_pos: Function | None = None,
+        sigma_neg: Function | None = None,
+        rho_pos: Function | None = None,
+        rho_neg: Function | None = None,
+        include_positive: bool = False,
+    ) -> None:
+        def checked(name: str, function: Function | None, default: Function | None = identity) -> Function:
+            function = default if function is None else function
+            if not callable(function):
+                raise InvalidInput(f"{name}={function!r}: accepted is a function of a tensor")
+            return function
+
+        super().__init__(
+            Row(
+                checked("tau", tau),
+                checked("sigma_pos", sigma_pos),
+                checked("sigma_neg", sigma_neg),
+                checked("rho_pos", rho_pos, None),
+                checked("rho_neg", rho_neg, None),
+                include_positive,
+            )
+        )
+
+
+class ProxyLoss(Loss):
+    """Base of losses with one learnable proxy per class: `proxies`, a Parameter (num_classes, dim)."""
+
+    def __init__(self, row: Row, proxies: Tensor, reduction: Reduction = mean_over_anchors) -> None:
+        super().__init__(row, reduction)
+        self.proxies = nn.Parameter(proxies)
+
+    def labels(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+        """Labels checked against the proxies."""
+        num_classes, dim = self.proxies.shape
+        if embeddings.shape[1] != dim:
+            raise ShapeError(
+                f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {dim}: "
+                f"give the loss dim={embeddings.shape[1]}"
+            )
+        return class_labels(labels, len(embeddings), num_classes)
+
+    def unit_proxies(self) -> Tensor:
+        """Proxies of unit norm, in at least float32."""
+        return unit(self.proxies)
+
+
+class ProxyAnchorLoss(ProxyLoss):
+    """Base of losses whose anchors are proxies and whose positives and negatives are examples."""
+
+    anchor_role: Role = "proxies"
+
+    def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
+        """Every proxy is an anchor; its class's examples are positive, all others negative."""
+        labels = self.labels(labels, embeddings)
+        classes = torch.arange(len(self.proxies), device=labels.device)
+        positive = classes.unsqueeze(1) == labels.unsqueeze(0)
+        return Sets(self.unit_proxies().to(embeddings.dtype), positive, ~positive)
+
+
+class ProxyCandidateLoss(ProxyLoss):
+    """Base of losses whose anchors are examples and whose positives and negatives are proxies."""
+
+    candidate_role: Role = "proxies"
+
+    def clean_candidates(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Weights, int]:
+        """Similarities to all proxies; the proxy of the example's class is its positive."""
+        labels = self.labels(labels, embeddings)
+        S = embeddings @ self.unit_proxies().to(embeddings.dtype).T
+        pos = torch.zeros_like(S).scatter_(1, labels.long().unsqueeze(1), 1.0)
+        neg = torch.ones_like(S) if self.row.include_positive else 1.0 - pos
+        return S, Weights(pos, neg), len(S)

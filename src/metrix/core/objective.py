@@ -1,0 +1,240 @@
+"""eq. loss-final: the clean loss plus w times the mixed loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.factors import choose, draw
+from metrix.core.loss import Loss
+from metrix.core.mixed import Mixture, mixed_loss
+from metrix.core.pairs import PAIR_KINDS
+from metrix.core.plan import (
+    MIXUP_TYPES,
+    check_model,
+    mixture_of_embeddings,
+    mixture_of_features,
+    mixture_of_inputs,
+    path_for,
+)
+from metrix.core.validation import interpolation, unit
+from metrix.errors import InvalidInput, one_of
+
+DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
+LAM_PER = ("pair", "batch")
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What one training step gives; `loss` is what to call backward on."""
+
+    loss: Tensor  # clean + w · mixed
+    clean: Tensor
+    mixed: Tensor
+    embeddings: Tensor  # (n, d)
+    mixup: str  # the mixup type of this step
+    pairs: str  # the kind of mixing pairs of this step
+    left_out_clean: int  # anchors for which the clean loss is undefined
+    left_out_mixed: int  # anchors without a mixing pair, or for which the mixed loss is undefined
+
+
+class Metrix(nn.Module):
+    """Mixup for any loss of the generic form.
+
+    loss            one of `metrix.losses`, or a pytorch-metric-learning loss of known form
+    mixup           "input", "feature" or "embed"; of a tuple, one is drawn in each step
+    pairs           "pos-neg", "anc-neg", "pos-pos", "neg-neg"; of a tuple, one is drawn in each step
+    strength        w of eq. loss-final
+    alpha           λ ~ Beta(alpha, alpha)
+    hard_negatives  k: mix only with the k most similar negatives of an anchor; a tuple has one k for each
+                    mixup type. None: 3 for input mixup, all for feature and embed mixup
+    lam_per         "pair": one λ for each ordered pair of examples; "batch": one for each step
+    renormalise     normalise mixed embeddings (embed mixup)
+    generator       torch.Generator of all random choices; None is torch's default one
+    memory_budget   bytes that the activations of mixed examples may take at a time
+
+    >>> objective = Metrix(MultiSimilarity(), mixup="embed")
+    >>> loss = objective(embeddings, labels)              # where a pytorch-metric-learning loss stood
+    >>> out = Metrix(MultiSimilarity(), mixup="feature").step(model, images, labels)
+    >>> out.loss.backward()
+    """
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        mixup: str | Sequence[str] = "feature",
+        pairs: str | Sequence[str] = ("pos-neg", "anc-neg"),
+        strength: float = 0.4,
+        alpha: float = 2.0,
+        hard_negatives: int | Sequence[int | None] | None = None,
+        lam_per: str = "pair",
+        renormalise: bool = True,
+        generator: torch.Generator | None = None,
+        memory_budget: int = 2**28,
+    ) -> None:
+        super().__init__()
+        self.loss = _translated(loss)
+        self.mixup = _choices("mixup", mixup, MIXUP_TYPES)
+        self.pairs = _choices("pairs", pairs, PAIR_KINDS)
+        self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
+        if not strength >= 0:
+            raise InvalidInput(f"strength={strength}: accepted is a number from 0")
+        if not alpha > 0:
+            raise InvalidInput(f"alpha={alpha}: accepted is a number above 0")
+        if lam_per not in LAM_PER:
+            raise one_of("lam_per", lam_per, LAM_PER)
+        if memory_budget < 1:
+            raise InvalidInput(f"memory_budget={memory_budget}: accepted is a number of bytes from 1")
+        self.strength, self.alpha, self.lam_per = float(strength), float(alpha), lam_per
+        self.renormalise, self.generator, self.memory_budget = renormalise, generator, memory_budget
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+        """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
+        if self.mixup != ("embed",):
+            raise InvalidInput(
+                f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
+                "mixup='embed', which needs only embeddings"
+            )
+        if indices_tuple is not None:
+            raise InvalidInput(
+                "indices_tuple was given: all pairs of the batch are used, leave the miner out"
+            )
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = unit(embeddings)
+            clean, _ = self.loss.clean(x, labels)
+            if self.strength == 0:
+                return clean
+            mixture = mixture_of_embeddings(x, self.renormalise)
+            mixed, _ = self._mixed(mixture, x, labels, "embed", self._draw_pairs(), None)
+            return clean + self.strength * mixed
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step with a model that has `features(x)` and `head(z)`: any mixup type."""
+        check_model(model)
+        features = model.features(inputs)
+        embeddings = model.head(features)
+        mixup = self.mixup[choose(len(self.mixup), self.generator)]
+        kind = self._draw_pairs()
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = unit(embeddings)
+            clean, left_out_clean = self.loss.clean(x, labels)
+        mixed, left_out_mixed = torch.zeros_like(clean), 0
+        if self.strength > 0:
+            if mixup == "input":
+                mixture = mixture_of_inputs(model, inputs, self.memory_budget)
+            elif mixup == "feature":
+                mixture = mixture_of_features(model, features, self.memory_budget)
+            else:
+                mixture = mixture_of_embeddings(x, self.renormalise)
+            mixed, left_out_mixed = self._mixed(mixture, x, labels, mixup, kind, None)
+        loss = clean + self.strength * mixed
+        return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
+
+    def mixed(
+        self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
+    ) -> Tensor:
+        """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it."""
+        x = unit(embeddings)
+        mixture = mixture_of_embeddings(x, self.renormalise)
+        return self._mixed(mixture, x, labels, "embed", self._given(pairs), lam)[0]
+
+    def mixed_features(
+        self,
+        model: Any,
+        features: Tensor,
+        labels: Tensor,
+        lam: float | Tensor | None = None,
+        pairs: str | None = None,
+    ) -> Tensor:
+        """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
+        check_model(model)
+        x = unit(model.head(features))
+        mixture = mixture_of_features(model, features, self.memory_budget)
+        return self._mixed(mixture, x, labels, "feature", self._given(pairs), lam)[0]
+
+    def mixed_inputs(
+        self,
+        model: Any,
+        inputs: Tensor,
+        labels: Tensor,
+        lam: float | Tensor | None = None,
+        pairs: str | None = None,
+    ) -> Tensor:
+        """eq. loss-mixed with input mixup."""
+        check_model(model)
+        x = unit(model.head(model.features(inputs)))
+        mixture = mixture_of_inputs(model, inputs, self.memory_budget)
+        return self._mixed(mixture, x, labels, "input", self._given(pairs), lam)[0]
+
+    def explain(self, model: Any = None) -> str:
+        """Which way the mixed examples of each mixup type are computed with this model, and why."""
+        lines = []
+        for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
+            path = path_for(mixup, model)
+            negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
+            lines.append(
+                f"{mixup} mixup: {path.name}. {path.why[0].upper()}{path.why[1:]}. Mixes {negatives}."
+            )
+        return "\n".join(lines)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def _mixed(
+        self, mixture: Mixture, x: Tensor, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
+    ) -> tuple[Tensor, int]:
+        hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
+
+        def factors(shape: tuple[int, int]) -> Tensor:
+            if lam is not None:
+                return interpolation(torch.as_tensor(lam, dtype=x.dtype, device=x.device), shape)
+            size = shape if self.lam_per == "pair" else ()
+            return draw(size, self.alpha, self.generator, x.device, x.dtype).expand(shape)
+
+        return mixed_loss(self.loss, mixture, x, labels, factors, kind, hardest)
+
+    def _draw_pairs(self) -> str:
+        return self.pairs[choose(len(self.pairs), self.generator)]
+
+    def _given(self, pairs: str | None) -> str:
+        return self._draw_pairs() if pairs is None else _choices("pairs", pairs, PAIR_KINDS)[0]
+
+
+def _translated(loss: nn.Module) -> Loss:
+    if isinstance(loss, Loss):
+        return loss
+    from metrix.core.peers import from_pml
+
+    return from_pml(loss)
+
+
+def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in known:
+            raise one_of(what, name, known)
+    if not names:
+        raise InvalidInput(f"{what}=(): accepted is one or several of {', '.join(known)}")
+    return names
+
+
+def _hard_negatives(
+    given: int | Sequence[int | None] | None, mixup: tuple[str, ...]
+) -> tuple[int | None, ...]:
+    if given is None:
+        return tuple(DEFAULT_HARD_NEGATIVES[name] for name in mixup)
+    each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)
+    if len(each) != len(mixup):
+        raise InvalidInput(
+            f"hard_negatives={given} for mixup={mixup}: accepted is one number, or one for each mixup type"
+        )
+    for k in each:
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+            raise InvalidInput(f"hard_negatives={k!r}: accepted is a whole number from 1, or None for all")
+    return each

@@ -1,0 +1,88 @@
+"""A loss summed block by block, in the memory of one block.
+
+The gradient of a block is taken as soon as its value is known and the block forgotten. A sum of
+blocks therefore costs one forward and one backward pass, as it would in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from metrix.core.generic import Totals
+
+Block = TypeVar("Block")
+
+
+def streamed(
+    block_totals: Callable[..., Totals],
+    blocks: Sequence[Block],
+    tensors: Sequence[Tensor],
+    parameters: Sequence[Tensor] = (),
+) -> Totals:
+    """Σ over blocks of `block_totals(block, *tensors)`, differentiable in tensors and parameters.
+
+    `parameters` are those that `block_totals` uses without taking them as arguments.
+    """
+    if len(blocks) == 1:
+        return block_totals(blocks[0], *tensors)
+    sums, counts, anchors = _Streamed.apply(block_totals, blocks, len(tensors), *tensors, *parameters)
+    return Totals(sums, counts, anchors)
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        block_totals: Callable[..., Totals],
+        blocks: Sequence[Block],
+        num_tensors: int,
+        *inputs: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed]  # type: ignore[attr-defined]
+        tensors = [x.detach().requires_grad_(x.requires_grad) for x in inputs[:num_tensors]]
+        leaves = [*tensors, *inputs[num_tensors:]]
+        grads: list[list[Tensor]] = []  # one list per part of the totals
+        so_far: Totals | None = None
+        for block in blocks:
+            with torch.set_grad_enabled(bool(wanted)):
+                totals = block_totals(block, *tensors)
+            parts = len(totals.sums)
+            if so_far is None:
+                so_far = Totals(totals.sums.detach().clone(), totals.counts, totals.anchors)
+                grads = [[torch.zeros_like(leaves[i]) for i in wanted] for _ in range(parts)]
+            else:
+                so_far = Totals(*(old + new.detach() for old, new in zip(so_far, totals, strict=True)))
+            if not wanted or not totals.sums.requires_grad:
+                continue
+            for part in range(parts):
+                found = torch.autograd.grad(
+                    totals.sums[part],
+                    [leaves[i] for i in wanted],
+                    retain_graph=part + 1 < parts,
+                    allow_unused=True,
+                )
+                for total, grad in zip(grads[part], found, strict=True):
+                    if grad is not None:
+                        total += grad
+        assert so_far is not None, "there is at least one block"
+        ctx.save_for_backward(*(g for part in grads for g in part))
+        ctx.wanted, ctx.num_inputs = wanted, len(inputs)  # type: ignore[attr-defined]
+        ctx.mark_non_differentiable(so_far.counts, so_far.anchors)
+        return so_far.sums, so_far.counts, so_far.anchors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        wanted, num_inputs = ctx.wanted, ctx.num_inputs  # type: ignore[attr-defined]
+        saved = ctx.saved_tensors  # type: ignore[attr-defined]
+        out: list[Tensor | None] = [None] * num_inputs
+        for place, i in enumerate(wanted):
+            out[i] = sum(
+                (grad[p] * saved[p * len(wanted) + place] for p in range(len(grad))), torch.zeros(())
+            )
+        return (None, None, None, *out)
