@@ -1,0 +1,7 @@
+"""Models: backbone, pooling head, weights, freezing, and the activations of a frozen trunk."""
+
+from metrix.model.activations import ActivationCache
+from metrix.model.backbones import DataConfig
+from metrix.model.embedder import Embedder
+
+__all__ = ["ActivationCache", "DataConfig", "Embedder"]

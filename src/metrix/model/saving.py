@@ -1,0 +1,113 @@
+"""A model on disk: `model.safetensors` and `config.json` in one folder, no pickle.
+
+The config is also in the header of `model.safetensors`. That one file is replaced in one step, so weights
+and config always belong together, whenever a save is interrupted; `config.json` is the copy to read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from metrix.errors import ModelError
+from metrix.model.backbones import DataConfig
+
+if TYPE_CHECKING:
+    from metrix.model.embedder import EmbedderConfig
+
+WEIGHTS_FILE = "model.safetensors"
+CONFIG_FILE = "config.json"
+RUN_MODEL = "model"
+FORMAT = 1
+_HEADER = "metrix_config"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What a folder holds: the arguments of `Embedder`, what its images look like, its tensors."""
+
+    choices: dict[str, Any]
+    data_config: DataConfig
+    tensors: dict[str, Tensor]
+    source: Path
+
+
+def save(
+    tensors: Mapping[str, Tensor], config: EmbedderConfig, data_config: DataConfig, folder: Path
+) -> None:
+    """Write both files, each under a temporary name first, then moved into place."""
+    from safetensors.torch import save_file
+
+    text = json.dumps({"format": FORMAT, **asdict(config), "data": asdict(data_config)}, indent=2) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    # A clone each: safetensors refuses tensors that share memory.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_whole(folder / WEIGHTS_FILE, lambda path: save_file(plain, path, metadata={_HEADER: text}))
+    write_whole(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file, bring it to the disk, and move it to `path` in one step."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> SavedModel:
+    """What `save` wrote to `path`: a model folder, a run folder with `model/`, or the weight file itself."""
+    from safetensors import SafetensorError, safe_open
+
+    candidates = [path / RUN_MODEL / WEIGHTS_FILE, path / WEIGHTS_FILE, path]
+    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if file is None:
+        raise ModelError(
+            f"no model in {str(path)!r}; accepted: a folder with {WEIGHTS_FILE}, as Embedder.save writes it, "
+            f"or a run folder, which has it in {RUN_MODEL}/"
+        )
+    try:
+        with safe_open(file, framework="pt") as opened:
+            text = (opened.metadata() or {}).get(_HEADER)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file} cannot be read as safetensors; is the file complete? {error}") from error
+    beside = file.parent / CONFIG_FILE
+    if text is None and beside.is_file():  # weights written again by another program
+        text = beside.read_text(encoding="utf-8")
+    if text is None:
+        raise ModelError(
+            f"{file} was not written by Embedder.save: it has no config. To use it as the weights of a "
+            "backbone, give it as weights=FILE (--weights FILE)"
+        )
+    choices, data_config = _parsed(text, file)
+    return SavedModel(choices, data_config, tensors, file)
+
+
+def _parsed(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
+    from metrix.model.embedder import EmbedderConfig
+
+    try:
+        content = json.loads(text)
+        version = content.pop("format")
+        data = content.pop("data")
+        data_config = DataConfig(data["size"], tuple(data["mean"]), tuple(data["std"]), data["channels"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"the config of {file} is not one of metrix: {error!r}") from error
+    known = {field.name for field in fields(EmbedderConfig)}
+    if version != FORMAT or set(content) != known:
+        raise ModelError(
+            f"the config of {file} has format {version} and the keys {sorted(content)}; accepted here are "
+            f"format {FORMAT} and {sorted(known)}. It may need another version of metrix"
+        )
+    return content, data_config
