@@ -1,0 +1,39 @@
+"""Measures on embeddings, as the paper takes them: exact, in bounded memory.
+
+    recall_at_k, retrieval     does a query find its class?           compare   two runs, paired
+    clustering                 do k-means clusters match the classes?
+    alignment, uniformity      how tight are the classes, how evenly is the sphere used?
+    utilization                how near is a test example to what training saw, clean or mixed?
+    positivity                 when does a mixed example act as a positive?
+
+Embeddings are (n, d) arrays or tensors and need not be normalised; labels are n integers or strings.
+"""
+
+from metrix.evaluate.approximate import Searcher
+from metrix.evaluate.bootstrap import Comparison, Difference, compare
+from metrix.evaluate.clustering import Clustering, clustering
+from metrix.evaluate.estimate import Estimate
+from metrix.evaluate.geometry import alignment, uniformity
+from metrix.evaluate.mixing import mixed_embeddings
+from metrix.evaluate.positivity import Positivity, positivity
+from metrix.evaluate.retrieval import Retrieval, recall_at_k, retrieval
+from metrix.evaluate.utilization import utilization
+
+__all__ = [
+    "Clustering",
+    "Comparison",
+    "Difference",
+    "Estimate",
+    "Positivity",
+    "Retrieval",
+    "Searcher",
+    "alignment",
+    "clustering",
+    "compare",
+    "mixed_embeddings",
+    "positivity",
+    "recall_at_k",
+    "retrieval",
+    "uniformity",
+    "utilization",
+]

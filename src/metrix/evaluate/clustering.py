@@ -1,0 +1,75 @@
+"""Clustering measures: do k-means clusters match the classes?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.errors import InvalidInput
+from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Agreement of k-means clusters with the classes; 1 is perfect, AMI is 0 for chance."""
+
+    nmi: float
+    ami: float
+    clusters: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        return asdict(self)
+
+
+def clustering(
+    embeddings: object, labels: object, seed: int = 0, *, iterations: int = 25, restarts: int = 1
+) -> Clustering:
+    """NMI and AMI of the classes and of k-means clusters on unit embeddings, k = number of classes.
+
+    NMI = I(C; Y) / ((H(C) + H(Y)) / 2) and AMI = (I - E[I]) / ((H(C) + H(Y)) / 2 - E[I]), E over random
+    clusterings of the same sizes. Every example takes part in k-means; of several restarts the one with
+    the smallest k-means objective counts. One class or one example each is a perfect match, 1.
+
+    >>> clustering([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]], ["a", "a", "b", "b"]).nmi
+    1.0
+    """
+    if iterations < 1 or restarts < 1:
+        raise InvalidInput(f"iterations={iterations}, restarts={restarts}: accepted is at least 1 of each")
+    vectors = Vectors.read(embeddings)
+    names, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    found = _k_means(vectors.unit32(), len(names), seed, iterations, restarts)
+
+    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+
+    return Clustering(
+        nmi=float(normalized_mutual_info_score(number, found)),
+        ami=float(adjusted_mutual_info_score(number, found)),
+        clusters=len(names),
+        seed=seed,
+    )
+
+
+def _k_means(
+    unit: NDArray[np.float32], clusters: int, seed: int, iterations: int, restarts: int
+) -> NDArray[np.int64]:
+    """The cluster of each row."""
+    import faiss
+
+    k_means = faiss.Kmeans(
+        unit.shape[1],
+        clusters,
+        niter=iterations,
+        nredo=restarts,
+        seed=seed,
+        # The defaults would leave out rows past 256 a cluster and warn below 39.
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(unit),
+    )
+    k_means.train(unit)
+    nearest: NDArray[np.int64] = k_means.index.search(unit, 1)[1][:, 0]
+    return nearest

@@ -1,0 +1,227 @@
+"""The inner loops of the rank measures, compiled.
+
+Importing this module imports numba: do so inside the function that calls a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+compiled = numba.njit(nogil=True, cache=True)
+# A float64 dot product may be summed in any order; nothing else about the arithmetic is relaxed.
+summed = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+
+CHUNK = 512
+NEVER = 1 << 60  # negatives before a positive that was not found
+
+
+@summed
+def dot(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """Σ x_k y_k in float64."""
+    total = 0.0
+    for k in range(len(x)):
+        total += np.float64(x[k]) * np.float64(y[k])
+    return total
+
+
+@summed
+def squared_distance(x: NDArray[Any], x_norm: float, y: NDArray[Any], y_norm: float) -> float:
+    """‖x/‖x‖ - y/‖y‖‖² in float64, without the cancellation of 2 - 2s."""
+    total = 0.0
+    for k in range(len(x)):
+        gap = np.float64(x[k]) / x_norm - np.float64(y[k]) / y_norm
+        total += gap * gap
+    return total
+
+
+@summed
+def _above_and_reaching(
+    part: NDArray[np.float32], low: np.float32, high: np.float32
+) -> tuple[np.float32, np.float32]:
+    """How many of at most `CHUNK` entries lie above `high`, and how many reach `low`.
+
+    Summed as float32, which is exact for so few and lets sixteen be counted at a time.
+    """
+    one, zero = np.float32(1), np.float32(0)
+    above, reaching = zero, zero
+    for k in range(len(part)):
+        above += one if part[k] > high else zero
+        reaching += one if part[k] >= low else zero
+    return above, reaching
+
+
+@compiled
+def _negatives_before(
+    row: NDArray[np.float32],
+    begin: int,
+    end: int,
+    positive: int,
+    slack: float,
+    tie: float,
+    query: NDArray[Any],
+    query_norm: float,
+    values: NDArray[Any],
+    norms: NDArray[np.float64],
+    order: NDArray[np.intp],
+    budget: int,
+) -> tuple[int, int]:
+    """before(q, p), and how many float64 products that took: more than `budget`, and it is not finished."""
+    low, high = np.float32(row[positive] - slack), np.float32(row[positive] + slack)
+    mine = order[positive]
+    exact, before, work = np.nan, 0, 0
+    for start, stop in ((0, begin), (end, len(row))):
+        for left in range(start, stop, CHUNK):
+            right = min(left + CHUNK, stop)
+            above, reaching = _above_and_reaching(row[left:right], low, high)
+            before += int(above)
+            if reaching == above:
+                continue
+            work += int(reaching - above)
+            if work > budget:
+                return before, work
+            if np.isnan(exact):
+                exact = dot(query, values[mine]) / (query_norm * norms[mine])
+            for k in range(left, right):
+                if low <= row[k] <= high:
+                    other = order[k]
+                    gap = dot(query, values[other]) / (query_norm * norms[other]) - exact
+                    before += gap > tie or (gap >= -tie and other < mine)
+    return before, work
+
+
+@compiled
+def count_negatives(
+    S: NDArray[np.float32],  # (queries, gallery), the gallery sorted by class
+    begin: NDArray[np.intp],  # (queries,) the query's class is gallery[begin:end]
+    end: NDArray[np.intp],
+    itself: NDArray[np.intp],  # (queries,) where the query is in the gallery, -1 if it is not
+    offsets: NDArray[np.intp],  # (queries,) where the counts of each query go
+    first_only: bool,
+    slack: float,
+    tie: float,
+    queries: NDArray[Any],
+    query_norms: NDArray[np.float64],
+    values: NDArray[Any],
+    norms: NDArray[np.float64],
+    order: NDArray[np.intp],  # (gallery,) from the sorted gallery to rows of `values`
+    budget: int,
+    counts: NDArray[np.int64],  # out: negatives before each positive
+    unsettled: NDArray[np.bool_],  # in: queries to skip; out: and those with too many near-ties
+) -> None:
+    """Negatives before each positive, from float32 similarities that are off by at most slack / 2.
+
+    A negative further than `slack` from the positive is on the right side for certain. The few
+    within are compared again in float64.
+    """
+    for q in range(len(S)):
+        if unsettled[q]:
+            continue
+        row, a, b, place = S[q], begin[q], end[q], offsets[q]
+        least = -np.inf
+        if first_only:
+            counts[place] = NEVER
+            for p in range(a, b):
+                if p != itself[q] and row[p] > least:
+                    least = row[p]
+            least -= slack  # any of these may be the first positive
+        left = budget
+        for p in range(a, b):
+            if p == itself[q] or row[p] < least:
+                continue
+            before, work = _negatives_before(
+                row, a, b, p, slack, tie, queries[q], query_norms[q], values, norms, order, left
+            )  # fmt: skip
+            left -= work
+            if left < 0:
+                unsettled[q] = True
+                break
+            if first_only:
+                counts[place] = min(counts[place], before)
+            else:
+                counts[place] = before
+                place += 1
+
+
+@compiled
+def measure(
+    counts: NDArray[np.int64],
+    offsets: NDArray[np.intp],
+    relevant: NDArray[np.intp],
+    ks: NDArray[np.int64],
+    out: NDArray[np.float64],
+) -> None:
+    """Fill a row of measures per query: recall, precision and AP at each k, then MAP@R, R-precision, AP.
+
+    The j-th positive found has rank r_j = counts_j + j, with counts ascending and j from 1.
+    `relevant` is R, all positives of the query, found or not.
+    """
+    for q in range(len(out)):
+        found = np.sort(counts[offsets[q] : offsets[q + 1]])
+        R = relevant[q]
+        for column in range(len(ks) + 2):
+            # The last two columns are cut at R and not cut at all.
+            k = ks[column] if column < len(ks) else (R if column == len(ks) else NEVER)
+            hits, average = 0, 0.0
+            for j in range(len(found)):
+                rank = found[j] + j + 1
+                if rank > k:
+                    break
+                hits += 1
+                average += hits / rank
+            average /= min(k, R)
+            if column < len(ks):
+                out[q, 3 * column] = 1.0 if hits > 0 else 0.0
+                out[q, 3 * column + 1] = hits / k
+                out[q, 3 * column + 2] = average
+            elif column == len(ks):
+                out[q, 3 * column] = average
+                out[q, 3 * column + 1] = hits / R
+            else:
+                out[q, 3 * column - 1] = average
+
+
+@summed
+def _largest(row: NDArray[np.float32]) -> np.float32:
+    top: np.float32 = row[0]
+    for k in range(1, len(row)):
+        top = max(top, row[k])
+    return top
+
+
+@compiled
+def nearest(
+    S: NDArray[np.float32],  # (queries, examples), off by at most slack / 2
+    slack: float,
+    queries: NDArray[Any],
+    query_norms: NDArray[np.float64],
+    values: NDArray[Any],
+    norms: NDArray[np.float64],
+    budget: int,
+    squared: NDArray[np.float64],  # in and out: squared distance to the nearest example so far
+    crowded: NDArray[np.bool_],  # out: queries with more near-ties than the budget
+) -> None:
+    """Lower `squared` where an example is nearer; only those that may be nearest are measured in float64."""
+    for q in range(len(S)):
+        row = S[q]
+        top = _largest(row)
+        # ‖q-x‖² = 2 - 2s: an example below this similarity is not the nearest for certain.
+        bar = np.float32(max(np.float64(top), 1.0 - squared[q] / 2.0) - slack)
+        if top < bar:
+            continue
+        measured = 0
+        for left in range(0, len(row), CHUNK):
+            right = min(left + CHUNK, len(row))
+            if _largest(row[left:right]) < bar:
+                continue
+            for k in range(left, right):
+                if row[k] >= bar:
+                    measured += 1
+                    if measured > budget:
+                        break
+                    away = squared_distance(queries[q], query_norms[q], values[k], norms[k])
+                    squared[q] = min(squared[q], away)
+        crowded[q] = measured > budget

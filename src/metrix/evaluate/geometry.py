@@ -1,0 +1,125 @@
+"""Alignment and uniformity: how tight the classes are, and how evenly the sphere is used.
+
+Both on unit embeddings, in float64, and lower is better.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.errors import InvalidInput, LabelError, ShapeError
+from metrix.evaluate.bootstrap import numpy_generator
+from metrix.evaluate.estimate import Estimate
+from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
+
+if TYPE_CHECKING:
+    import torch
+
+COLUMNS_AT_ONCE = 32
+ROWS_AT_ONCE = 1024
+
+
+def alignment(embeddings: object, labels: object) -> float:
+    """mean of ‖x - x'‖² over all pairs of distinct examples x, x' of the same class.
+
+    Exact in one pass over the data: with μ the mean of a class of n examples, the sum over its pairs is
+    n Σ ‖x - μ‖². Examples that are alone in their class form no pair.
+
+    >>> round(alignment([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1]), 12)
+    2.0
+    """
+    vectors = Vectors.read(embeddings)
+    _, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    sizes = np.bincount(number)
+    pairs = int((sizes * (sizes - 1) // 2).sum())
+    if pairs == 0:
+        raise LabelError(
+            f"no class has two of the {len(vectors)} examples: alignment is a mean over pairs of one class"
+        )
+    total = 0.0
+    order = np.argsort(number, kind="stable")
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    members, norms = number[order], vectors.norms[order, None]
+    for start in range(0, vectors.dim, COLUMNS_AT_ONCE):
+        x = vectors.values[order, start : start + COLUMNS_AT_ONCE] / norms
+        centres = np.add.reduceat(x, first, axis=0) / sizes[:, None]
+        x -= centres[members]
+        total += float(sizes[members] @ np.einsum("nd,nd->n", x, x))
+    return total / pairs
+
+
+def uniformity(
+    embeddings: object,
+    t: float = 2.0,
+    *,
+    max_pairs: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Estimate:
+    """log of the mean of exp(-t ‖x - x'‖²) over all pairs of distinct examples x, x'.
+
+    Distinct by row number: two copies of one vector are a pair at distance 0. With more than `max_pairs`
+    pairs, that many are drawn at random and the result states its standard error.
+
+    >>> float(uniformity([[1.0, 0.0], [-1.0, 0.0]]))        # the one pair is at squared distance 4
+    -8.0
+    """
+    if not (math.isfinite(t) and t > 0):
+        raise InvalidInput(f"t={t}: accepted is a finite number above 0; the usual one is 2")
+    if max_pairs is not None and max_pairs < 2:
+        raise InvalidInput(f"max_pairs={max_pairs}: accepted is at least 2, or None for all pairs")
+    vectors = Vectors.read(embeddings)
+    count = len(vectors)
+    if count < 2:
+        raise ShapeError("uniformity is a mean over pairs: at least two embeddings are needed, 1 was given")
+    pairs = count * (count - 1) // 2
+    if max_pairs is not None and pairs > max_pairs:
+        return _sampled_uniformity(vectors, t, max_pairs, numpy_generator(generator))
+    parts: list[float] = []
+    for rows in vectors.blocks(ROWS_AT_ONCE):
+        x = vectors.unit(rows)
+        for columns in vectors.blocks(ROWS_AT_ONCE):
+            if columns.start < rows.start:
+                continue  # the mirror of a block that was taken
+            exponents = x @ vectors.unit(columns).T
+            exponents -= 1.0
+            exponents *= 2.0 * t  # -t ‖x-x'‖² = 2t (s - 1)
+            if rows == columns:
+                parts.append(_log_sum_exp(exponents[np.triu_indices(len(x), k=1)]))
+            else:
+                parts.append(_log_sum_exp(exponents))
+    return Estimate(_log_sum_exp(np.array(parts)) - math.log(pairs))
+
+
+def _log_sum_exp(exponents: NDArray[np.float64]) -> float:
+    """log Σ e^z, from the largest z on, so that a large t does not end in log 0. Overwrites its input."""
+    if exponents.size == 0:
+        return -math.inf
+    top = float(exponents.max())
+    if top == -math.inf:
+        return top
+    exponents -= top
+    np.exp(exponents, out=exponents)
+    return top + math.log(float(exponents.sum()))
+
+
+def _sampled_uniformity(vectors: Vectors, t: float, draws: int, rng: np.random.Generator) -> Estimate:
+    """The mean over pairs drawn with replacement; the error of a log is that of the mean over the mean."""
+    exponents = np.empty(draws)
+    for start in range(0, draws, ROWS_AT_ONCE):
+        part = slice(start, min(start + ROWS_AT_ONCE, draws))
+        left = rng.integers(len(vectors), size=part.stop - part.start)
+        right = (left + rng.integers(1, len(vectors), size=len(left))) % len(vectors)
+        gap = vectors.unit(left) - vectors.unit(right)
+        exponents[part] = -t * np.einsum("nd,nd->n", gap, gap)
+    top = exponents.max()
+    scaled = np.exp(exponents - top)
+    mean = float(scaled.mean())
+    return Estimate(
+        float(top) + math.log(mean),
+        standard_error=float(scaled.std(ddof=1)) / math.sqrt(draws) / mean,
+        sampled=draws,
+    )

@@ -1,0 +1,117 @@
+"""Mixed embeddings as a stream: what training with mixup adds to the clean examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.errors import InvalidInput, LabelError, one_of
+from metrix.evaluate.bootstrap import numpy_generator
+from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
+
+if TYPE_CHECKING:
+    import torch
+
+PAIRS = ("pos-neg", "anc-neg", "pos-pos", "neg-neg")
+
+
+def mixed_embeddings(
+    train: object,
+    labels: object,
+    epochs: int,
+    alpha: float = 2.0,
+    pairs: str | tuple[str, ...] = "pos-neg",
+    generator: torch.Generator | None = None,
+    *,
+    renormalise: bool = True,
+    rows_at_once: int = 4096,
+) -> Iterator[Array]:
+    """Embedding mixup over epochs with the model fixed: v = λ f(x) + (1-λ) f(x'), λ ~ Beta(α, α).
+
+    In each epoch every example is the anchor once, in random order, and one mixing pair of it is drawn:
+    `pos-neg`, `anc-neg`, `pos-pos` or `neg-neg`; of several, one is chosen at random for each block. Anchors
+    without such a pair are left out. Yields blocks (m, d) of the type of `train`, one at a time.
+
+    >>> sum(len(block) for block in mixed_embeddings([[1.0, 0], [0, 1], [1, 1]], [0, 0, 1], epochs=10))
+    20
+    """
+    vectors = Vectors.read(train, "train embeddings")
+    _, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    chosen = (pairs,) if isinstance(pairs, str) else tuple(pairs)
+    for name in chosen:
+        if name not in PAIRS:
+            raise one_of("pairs", name, PAIRS)
+    if not chosen or epochs < 1 or rows_at_once < 1 or not (math.isfinite(alpha) and alpha > 0):
+        raise InvalidInput(
+            f"pairs={pairs!r}, epochs={epochs}, rows_at_once={rows_at_once}, alpha={alpha}: accepted are at "
+            "least one kind of pairs, one epoch and one row, and a finite alpha above 0"
+        )
+    sizes = np.bincount(number)
+    if not any(_has_pair(name, number, sizes).any() for name in chosen):
+        raise LabelError(
+            f"no example has a pair {' or '.join(chosen)} in {len(sizes)} classes of at most {sizes.max()}: "
+            "positives need a class of two, negatives a second class"
+        )
+    return _mixed_blocks(
+        vectors, number, sizes, epochs, alpha, chosen, numpy_generator(generator), renormalise, rows_at_once
+    )
+
+
+def _has_pair(pairs: str, number: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which rows, as the anchor, have such a pair."""
+    fits = np.ones(len(number), dtype=np.bool_)
+    if "pos" in pairs:
+        fits &= sizes[number] > 1
+    if "neg" in pairs:
+        fits &= sizes[number] < len(number)
+    return fits
+
+
+def _mixed_blocks(
+    vectors: Vectors,
+    number: NDArray[np.intp],
+    sizes: NDArray[np.intp],
+    epochs: int,
+    alpha: float,
+    chosen: tuple[str, ...],
+    rng: np.random.Generator,
+    renormalise: bool,
+    rows_at_once: int,
+) -> Iterator[Array]:
+    order = np.argsort(number, kind="stable")  # each class is a part of this
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+
+    def draw(kind: str, anchors: NDArray[np.intp]) -> NDArray[np.intp]:
+        begin, size = first[number[anchors]], sizes[number[anchors]]
+        if kind == "anc":
+            return anchors
+        if kind == "pos":  # one of the class, the anchor itself skipped
+            step = rng.integers(1, size)
+            at = begin + (place[anchors] - begin + step) % size
+        else:  # one behind the class, going round
+            at = (begin + size + rng.integers(0, len(number) - size)) % len(number)
+        drawn: NDArray[np.intp] = order[at]
+        return drawn
+
+    fitting = {name: _has_pair(name, number, sizes) for name in chosen}
+    for _ in range(epochs):
+        shuffled = rng.permutation(len(number))
+        for start in range(0, len(shuffled), rows_at_once):
+            pairs = chosen[rng.integers(len(chosen))]
+            anchors = shuffled[start : start + rows_at_once]
+            anchors = anchors[fitting[pairs][anchors]]
+            if len(anchors) == 0:
+                continue
+            left, right = (draw(kind, anchors) for kind in pairs.split("-"))
+            lam = rng.beta(alpha, alpha, size=(len(anchors), 1))
+            v = lam * vectors.unit(left) + (1 - lam) * vectors.unit(right)
+            norms = np.linalg.norm(v, axis=1, keepdims=True)
+            keep = norms[:, 0] > 0  # two opposite vectors at λ=1/2 have no direction
+            v = v[keep] / norms[keep] if renormalise else v[keep]
+            yield v.astype(vectors.values.dtype, copy=False)

@@ -1,0 +1,227 @@
+"""Positivity: when does a mixed example act as a positive? (section Analysis, eq. prob)
+
+A mixed embedding v = λ p + (1-λ) n of a positive and a negative of anchor a is positive, Pos(a,v), if
+minimising the loss pulls it closer: ∂loss(a) / ∂s(a,v) <= 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.errors import InvalidInput, LabelError
+from metrix.evaluate.bootstrap import numpy_generator
+from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Loss(Protocol):
+    """What positivity needs of a loss: eq. loss-labels by anchor, differentiable in S."""
+
+    def rows(self, S: Tensor, Y: Tensor, valid: Tensor, /) -> Tensor:
+        """The loss (anchors,) of similarities, labels and mask (anchors, candidates)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Positivity:
+    """P(Pos(a,v)) against λ.
+
+    `empirical` counts derivatives <= 0; `zero` is the part of it where the derivative is exactly 0, as
+    in the flat part of a hinge. It is NaN where the loss is undefined, as a log Σ of nothing at λ=0 or 1.
+    `theoretical` is eq. prob, NaN for a loss it does not hold for.
+    `similarities` is how many (a, v) each point is measured on.
+    """
+
+    lams: NDArray[np.float64]
+    empirical: NDArray[np.float64]
+    theoretical: NDArray[np.float64]
+    zero: NDArray[np.float64]
+    similarities: int
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write columns lam, empirical, theoretical, zero; an unknown value is an empty cell."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["lam", "empirical", "theoretical", "zero"])
+            for row in zip(self.lams, self.empirical, self.theoretical, self.zero, strict=True):
+                writer.writerow(["" if math.isnan(value) else repr(float(value)) for value in row])
+
+
+def positivity(
+    embeddings: object,
+    labels: object,
+    lams: Sequence[float] | NDArray[np.float64],
+    loss: Loss,
+    *,
+    batch_size: int = 100,
+    per_class: int = 5,
+    renormalise: bool = True,
+    generator: torch.Generator | None = None,
+) -> Positivity:
+    """P(Pos(a,v)) = P(∂loss(a)/∂s(a,v) <= 0), and F_λ( ln(λ/(1-λ)) / (β+γ) + m ) beside it (eq. prob).
+
+    The dataset goes once through batches of `batch_size`, `per_class` examples of a class together. In
+    each, every anchor meets all its mixed positive-negative pairs, embedding mixup at the given λ. F_λ
+    is the share of the same similarities s(a,v) up to the threshold. Its limits are those of the
+    logarithm: 0 at λ=0, 1 at λ=1.
+
+    The theoretical curve needs `loss.beta, loss.gamma, loss.margin` and is given where one mixed pair
+    turns at that threshold, as it does in multi-similarity.
+    """
+    import torch
+
+    given = np.atleast_1d(np.asarray(lams, dtype=np.float64))
+    if given.ndim != 1 or given.size == 0 or not ((given >= 0) & (given <= 1)).all():
+        raise InvalidInput(f"lams={lams!r}: accepted is a list of at least one number in [0, 1]")
+    if not callable(getattr(loss, "rows", None)):
+        raise InvalidInput(
+            f"loss of type {type(loss).__name__} has no rows(S, Y, valid): accepted is any of metrix.losses"
+        )
+    if per_class < 2 or batch_size <= per_class:
+        raise InvalidInput(
+            f"batch_size={batch_size}, per_class={per_class}: an anchor needs a positive and a negative, so "
+            "per_class is at least 2 and batch_size is larger"
+        )
+    vectors = Vectors.read(embeddings)
+    _, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    thresholds = np.array([_threshold(lam, loss) for lam in given])
+
+    total = 0
+    counts = np.zeros((3, len(given)))  # derivative <= 0, s <= threshold, derivative = 0
+    for rows in _batches(number, batch_size, per_class, numpy_generator(generator)):
+        candidates = _Candidates.of(vectors.unit(rows), number[rows])
+        if candidates is None:
+            continue
+        total += int(candidates.valid.sum())
+        for point, lam in enumerate(given):
+            S = candidates.similarities(float(lam), renormalise)
+            slope = _slope(loss, S, float(lam), candidates.valid)
+            counts[0, point] += int(((slope <= 0) & candidates.valid).sum())
+            counts[2, point] += int(((slope == 0) & candidates.valid).sum())
+            if not math.isnan(thresholds[point]):
+                counts[1, point] += int(((thresholds[point] >= S) & candidates.valid).sum())
+            if not torch.isfinite(slope[candidates.valid]).all():
+                raise InvalidInput(
+                    f"the derivative of {type(loss).__name__} is not finite at λ={lam}: leave this λ out"
+                )
+    if total == 0:
+        raise LabelError(
+            "no batch holds an anchor with a positive and a negative: positivity needs two classes, one of "
+            "them with two examples"
+        )
+    empirical, theoretical, zero = counts / total
+    theoretical[np.isnan(thresholds)] = np.nan
+    undefined = [_undefined(float(lam), loss) for lam in given]
+    empirical[undefined], zero[undefined] = np.nan, np.nan
+    return Positivity(given, empirical, theoretical, zero, total)
+
+
+def _batches(
+    number: NDArray[np.intp], batch_size: int, per_class: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.intp]]:
+    """Every row once, examples of a class in groups of `per_class`, the groups in random order."""
+    shuffled = rng.permutation(len(number))
+    by_class = shuffled[np.argsort(number[shuffled], kind="stable")]
+    first = np.concatenate([[0], np.cumsum(np.bincount(number))[:-1]])
+    group = (np.arange(len(number)) - first[number[by_class]]) // per_class
+    _, groups = np.unique(np.stack([number[by_class], group]), axis=1, return_inverse=True)
+    groups = groups.reshape(-1)
+    place = rng.permutation(groups.max() + 1)[groups]
+    rows = by_class[np.argsort(place, kind="stable")]
+    yield from np.array_split(rows, np.arange(batch_size, len(rows), batch_size))
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """The positive-negative pairs of each anchor of a batch, padded: (anchors, positives, negatives)."""
+
+    to_positive: Tensor  # (a, p, 1) s(a, positive)
+    to_negative: Tensor  # (a, 1, n) s(a, negative)
+    between: Tensor  # (a, p, n) s(positive, negative)
+    valid: Tensor  # (a, p n)
+
+    @classmethod
+    def of(cls, unit: NDArray[np.float64], number: NDArray[np.intp]) -> _Candidates | None:
+        """None if no anchor has a pair."""
+        import torch
+
+        x, y = torch.from_numpy(unit), torch.from_numpy(number)
+        G = x @ x.T
+        same = y[:, None] == y
+        positive, negative = same & ~torch.eye(len(y), dtype=torch.bool), ~same
+        width, height = int(positive.sum(1).max()), int(negative.sum(1).max())
+        if not (positive.any(1) & negative.any(1)).any():
+            return None
+        p = positive.int().argsort(dim=1, descending=True, stable=True)[:, :width]
+        n = negative.int().argsort(dim=1, descending=True, stable=True)[:, :height]
+        valid = positive.gather(1, p)[:, :, None] & negative.gather(1, n)[:, None, :]
+        return cls(
+            to_positive=G.gather(1, p)[:, :, None],
+            to_negative=G.gather(1, n)[:, None, :],
+            between=G[p[:, :, None], n[:, None, :]],
+            valid=valid.flatten(1),
+        )
+
+    def similarities(self, lam: float, renormalise: bool) -> Tensor:
+        """s(a,v) (anchors, pairs) in closed form: no mixed embedding is formed."""
+        S = lam * self.to_positive + (1 - lam) * self.to_negative
+        if renormalise:
+            squared = lam**2 + (1 - lam) ** 2 + 2 * lam * (1 - lam) * self.between
+            # λ=1/2 of two opposite vectors is the zero vector, at similarity 0 to everything.
+            S = S / squared.clamp_min(1e-24).sqrt()
+        return S.flatten(1)
+
+
+def _slope(loss: Loss, S: Tensor, lam: float, valid: Tensor) -> Tensor:
+    """∂loss(a)/∂s(a,v), in float64: e^{75 s} of a far pair is 0 in float32, and 0 would count as positive."""
+    import torch
+
+    S = S.detach().requires_grad_(True)
+    rows = loss.rows(S, torch.full_like(S, lam), valid)
+    (slope,) = torch.autograd.grad(rows.sum(), S)
+    return slope.detach()
+
+
+def _undefined(lam: float, loss: Any) -> bool:
+    """At λ=0 nothing is positive and at λ=1 nothing negative: some losses have no value then."""
+    row = getattr(loss, "row", None)
+    needs_positive, needs_negative = (
+        getattr(row, f"needs_{part}", False) for part in ("positive", "negative")
+    )
+    return bool((lam == 0 and needs_positive) or (lam == 1 and needs_negative))
+
+
+def _threshold(lam: float, loss: Any) -> float:
+    """ln(λ/(1-λ)) / (β+γ) + m, or NaN for a loss whose single mixed pair does not turn there."""
+    numbers = [getattr(loss, name, None) for name in ("beta", "gamma", "margin")]
+    if not all(isinstance(value, int | float) for value in numbers):
+        return math.nan
+    beta, gamma, margin = (float(value) for value in numbers if value is not None)
+
+    def at(lam: float) -> float:
+        if lam in (0.0, 1.0):
+            return math.copysign(math.inf, lam - 0.5)
+        return math.log(lam / (1 - lam)) / (beta + gamma) + margin
+
+    if not all(_turns_at(at(probe), probe, loss) for probe in (0.3, 0.8)):
+        return math.nan
+    return at(lam)
+
+
+def _turns_at(s: float, lam: float, loss: Loss) -> bool:
+    """Whether the loss of one mixed pair falls before similarity s and rises after it."""
+    import torch
+
+    S = torch.tensor([[s - 1e-6], [s + 1e-6]], dtype=torch.float64)
+    before, after = _slope(loss, S, lam, torch.ones_like(S, dtype=torch.bool)).flatten().tolist()
+    return bool(before < 0 < after)

@@ -1,0 +1,281 @@
+"""Retrieval measures: does a query find its class?
+
+With r_1 < r_2 < ... the ranks of the R gallery examples of the query's class, itself left out:
+
+    recall@K     1 if r_1 <= K else 0                           as the paper defines it
+    precision@K  #{j : r_j <= K} / K
+    map@K        sum_{r_j <= K} (j / r_j) / min(K, R)
+    map@r        map@K at K = R                                 MAP@R
+    r_precision  precision@K at K = R
+    map          map@K at K = all                               mean average precision
+
+each averaged over the queries. Similarity is the cosine. Equal similarities rank in the order of the
+rows, lower row number first. A query is left out of its own gallery by its row number, so a copy of it
+under another row number stays and counts. K may exceed the gallery: nothing more is found there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.errors import InvalidInput, LabelError, ShapeError
+from metrix.evaluate.approximate import Searcher, neighbours_before
+from metrix.evaluate.bootstrap import check_bootstrap, intervals, numpy_generator
+from metrix.evaluate.ranks import Task, negatives_before
+from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
+
+if TYPE_CHECKING:
+    import torch
+
+KS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class Retrieval:
+    """What `retrieval` found: means, intervals, and each query's own values.
+
+    `per_query[name]` has one value per answered query, in the order of `query_rows`, the row numbers
+    of the queries. `search_loss` is None for the exact search; for an approximate one it is, by
+    measure, how much the exact search found more on `loss_sample` of the queries.
+    """
+
+    ks: tuple[int, ...]
+    per_query: dict[str, NDArray[np.float64]] = field(repr=False)
+    query_rows: NDArray[np.intp] = field(repr=False)
+    query_labels: Array = field(repr=False)
+    left_out: int  # queries without another example of their class
+    gallery_size: int
+    intervals: dict[str, tuple[float, float]] = field(repr=False)
+    confidence: float
+    search_loss: dict[str, float] | None = None
+    loss_sample: int = 0
+
+    @property
+    def queries(self) -> int:
+        """How many queries were answered."""
+        return len(self.query_rows)
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """Each measure averaged over the queries: `recall@1`, `map@r`, ..."""
+        return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    @property
+    def recall(self) -> dict[int, float]:
+        """Recall@K by K."""
+        return {k: self.means[f"recall@{k}"] for k in self.ks}
+
+    @property
+    def precision(self) -> dict[int, float]:
+        """Precision@K by K."""
+        return {k: self.means[f"precision@{k}"] for k in self.ks}
+
+    @property
+    def map_at_k(self) -> dict[int, float]:
+        """mAP@K by K."""
+        return {k: self.means[f"map@{k}"] for k in self.ks}
+
+    @property
+    def map_at_r(self) -> float:
+        """MAP@R."""
+        return self.means["map@r"]
+
+    @property
+    def r_precision(self) -> float:
+        """R-precision."""
+        return self.means["r_precision"]
+
+    @property
+    def mean_average_precision(self) -> float | None:
+        """mAP over the whole ranking; None after an approximate search, which does not see it."""
+        return self.means.get("map")
+
+    @cached_property
+    def per_class(self) -> dict[Any, dict[str, float]]:
+        """By class of the query: its number of queries and the mean of each measure."""
+        names, inverse = np.unique(self.query_labels, return_inverse=True)
+        sizes = np.bincount(inverse.reshape(-1))
+        columns = {
+            name: np.bincount(inverse.reshape(-1), weights=values) / sizes
+            for name, values in self.per_query.items()
+        }
+        return {
+            label: {"queries": int(sizes[c]), **{name: float(column[c]) for name, column in columns.items()}}
+            for c, label in enumerate(names.tolist())
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON: means, intervals and counts, without the per-query values."""
+        return {
+            "queries": self.queries,
+            "left_out": self.left_out,
+            "gallery": self.gallery_size,
+            "measures": self.means,
+            "intervals": {name: list(pair) for name, pair in self.intervals.items()},
+            "confidence": self.confidence,
+            "search": "exact" if self.search_loss is None else "approximate",
+            "search_loss": self.search_loss,
+            "loss_sample": self.loss_sample,
+        }
+
+
+def recall_at_k(
+    embeddings: object,
+    labels: object,
+    ks: Sequence[int] = KS,
+    gallery: object = None,
+    gallery_labels: object = None,
+) -> dict[int, float]:
+    """Recall@K: the fraction of queries with an example of their class among their K nearest neighbours.
+
+    Every example is a query against all others; with `gallery`, every example is a query against the
+    gallery, and nothing is left out of it. Queries whose class has no (other) member there are left
+    out of the average; `retrieval(...).left_out` counts them.
+
+    >>> recall_at_k([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], ["a", "b", "b", "a"], ks=(1, 2))
+    {1: 0.0, 2: 0.5}
+    """
+    chosen = _read_ks(ks)
+    task, _ = _read_task(embeddings, labels, gallery, gallery_labels)
+    wanted = _answerable(task)
+    found = dict.fromkeys(chosen, 0)
+    for block in negatives_before(task, wanted, first_only=True):
+        for k in found:
+            found[k] += int((block.before < k).sum())  # rank 1 + before <= k
+    return {k: hits / len(wanted) for k, hits in found.items()}
+
+
+def retrieval(
+    embeddings: object,
+    labels: object,
+    ks: Sequence[int] = KS,
+    gallery: object = None,
+    gallery_labels: object = None,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    generator: torch.Generator | None = None,
+    searcher: Searcher | None = None,
+    loss_sample: int = 1000,
+) -> Retrieval:
+    """Every measure of this module, with bootstrap intervals, per query and per class.
+
+    `resamples=0` skips the intervals. `searcher` replaces the exact search by an index of the same
+    gallery, whose ids are row numbers; what that loses is measured on `loss_sample` queries.
+
+    >>> result = retrieval([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], [0, 1, 1, 0], ks=(1, 2))
+    >>> result.recall, round(result.map_at_r, 3), result.queries, result.left_out
+    ({1: 0.0, 2: 0.5}, 0.0, 4, 0)
+    """
+    chosen = _read_ks(ks)
+    check_bootstrap(resamples, confidence, least=0)
+    if loss_sample < 1:
+        raise InvalidInput(f"loss_sample={loss_sample}: accepted is at least one query")
+    task, query_labels = _read_task(embeddings, labels, gallery, gallery_labels)
+    wanted = _answerable(task)
+    rng = numpy_generator(generator)
+
+    names = [f"{measure}@{k}" for k in chosen for measure in ("recall", "precision", "map")]
+    names += ["map@r", "r_precision", "map"]
+    search_loss, sampled = None, 0
+    if searcher is None:
+        values = _exact(task, wanted, chosen)
+    else:
+        values = _approximate(task, wanted, chosen, searcher)
+        sample = np.sort(rng.choice(len(wanted), size=min(loss_sample, len(wanted)), replace=False))
+        lost = (_exact(task, wanted[sample], chosen)[:, :-1] - values[sample]).mean(axis=0)
+        names, sampled = names[:-1], len(sample)
+        search_loss = {name: float(lost[m]) for m, name in enumerate(names)}
+    bounds = intervals(values, resamples, confidence, rng) if resamples else np.empty((0, 2))
+    return Retrieval(
+        ks=chosen,
+        per_query={name: np.ascontiguousarray(values[:, m]) for m, name in enumerate(names)},
+        query_rows=wanted,
+        query_labels=query_labels[wanted],
+        left_out=len(task.queries) - len(wanted),
+        gallery_size=len(task.gallery),
+        intervals={name: (float(low), float(high)) for name, (low, high) in zip(names, bounds, strict=False)},
+        confidence=confidence,
+        search_loss=search_loss,
+        loss_sample=sampled,
+    )
+
+
+def _exact(task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...]) -> NDArray[np.float64]:
+    """The measures (wanted, 3 |ks| + 3), in the order of `wanted`."""
+    from metrix.evaluate.counting import measure
+
+    return _measured(task, wanted, ks, negatives_before(task, wanted), measure)
+
+
+def _approximate(
+    task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...], searcher: Searcher
+) -> NDArray[np.float64]:
+    """The same without the last column: mAP needs the whole ranking."""
+    from metrix.evaluate.counting import measure
+
+    return _measured(task, wanted, ks, neighbours_before(task, wanted, max(ks), searcher), measure)[:, :-1]
+
+
+def _measured(
+    task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...], blocks: Any, measure: Any
+) -> NDArray[np.float64]:
+    place = np.empty(len(task.queries), dtype=np.intp)
+    place[wanted] = np.arange(len(wanted))
+    relevant = task.relevant
+    values = np.empty((len(wanted), 3 * len(ks) + 3))
+    for block in blocks:
+        part = np.empty((len(block.rows), values.shape[1]))
+        measure(block.before, block.offsets, relevant[block.rows], np.array(ks, dtype=np.int64), part)
+        values[place[block.rows]] = part
+    return values
+
+
+def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
+    given = [ks] if isinstance(ks, int) else list(ks)
+    if not given:
+        raise InvalidInput("ks is empty: give at least one K, as ks=(1, 2, 4, 8)")
+    for k in given:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise InvalidInput(f"ks={tuple(given)}: every K is a whole number of at least 1")
+    return tuple(dict.fromkeys(int(k) for k in given))
+
+
+def _read_task(
+    embeddings: object, labels: object, gallery: object, gallery_labels: object
+) -> tuple[Task, Array]:
+    """The task, and the labels of the queries as given."""
+    if (gallery is None) != (gallery_labels is None):
+        missing = "gallery_labels" if gallery_labels is None else "gallery"
+        raise InvalidInput(f"gallery and gallery_labels go together: {missing} is missing")
+    queries = Vectors.read(embeddings)
+    query_labels = read_labels(labels, len(queries))
+    if gallery is None:
+        _, (numbers,) = class_numbers(query_labels)
+        return Task(queries, queries, numbers, numbers, shared=True), query_labels
+    searched = Vectors.read(gallery, "gallery embeddings")
+    if searched.dim != queries.dim:
+        raise ShapeError(
+            f"embeddings of {queries.dim} columns and gallery embeddings of {searched.dim}: both come from "
+            "one model and have the same number"
+        )
+    searched_labels = read_labels(gallery_labels, len(searched), "gallery labels")
+    _, (query_class, gallery_class) = class_numbers(query_labels, searched_labels)
+    return Task(queries, searched, query_class, gallery_class, shared=False), query_labels
+
+
+def _answerable(task: Task) -> NDArray[np.intp]:
+    wanted = np.flatnonzero(task.relevant > 0)
+    if len(wanted) == 0:
+        where = "another member" if task.shared else "a member in the gallery"
+        raise LabelError(
+            f"none of the {len(task.queries)} queries has {where} of its class: nothing can be found. "
+            "Retrieval needs at least one class with two examples; check that the labels are classes, not ids"
+        )
+    return wanted
