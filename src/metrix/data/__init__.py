@@ -1,0 +1,58 @@
+"""From images in any layout to batches: `open`, `check`, samplers, transforms.
+
+>>> from metrix import data
+>>> glyphs = data.open("glyphs")                                                   # doctest: +SKIP
+>>> train = glyphs.train.with_transform(data.GlyphTransform(), seed=0)             # doctest: +SKIP
+>>> sampler = data.BalancedSampler(train.labels, classes_per_batch=20, per_class=5)  # doctest: +SKIP
+>>> for images, labels in data.loader(train, sampler):                             # doctest: +SKIP
+...     ...
+"""
+
+from metrix.data.cache import PixelCache, build_cache
+from metrix.data.catalogue import PARTS, Catalogue
+from metrix.data.checking import CheckReport, PartSummary, check
+from metrix.data.dataset import Dataset, Part, loader
+from metrix.data.files import Broken
+from metrix.data.images import ImageError, load_image
+from metrix.data.opening import open_dataset as open
+from metrix.data.opening import read_catalogue
+from metrix.data.samplers import BalancedSampler, BatchSampler, RandomSampler
+from metrix.data.storage import cache_folder
+from metrix.data.transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    GlyphTransform,
+    PhotoTransform,
+    inference_transform,
+    train_transform,
+    transforms_for,
+)
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "PARTS",
+    "BalancedSampler",
+    "BatchSampler",
+    "Broken",
+    "Catalogue",
+    "CheckReport",
+    "Dataset",
+    "GlyphTransform",
+    "ImageError",
+    "Part",
+    "PartSummary",
+    "PhotoTransform",
+    "PixelCache",
+    "RandomSampler",
+    "build_cache",
+    "cache_folder",
+    "check",
+    "inference_transform",
+    "load_image",
+    "loader",
+    "open",
+    "read_catalogue",
+    "train_transform",
+    "transforms_for",
+]

@@ -1,0 +1,193 @@
+"""Decoded, shrunk images kept as plain bytes, in memory or mapped from disk.
+
+On disk a cache is a folder of two files: `pixels.raw`, the uint8 RGB images one after another, and
+`index.json`, where each starts and its size. It is built beside its final name and renamed when whole, so
+an interrupted build is never taken for a cache. Its name is a hash of the files' paths, sizes and times, so
+changed images get a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.data.catalogue import Catalogue
+from metrix.data.files import Broken, Progress, in_order
+from metrix.data.images import ImageError, image_size, load_image
+from metrix.data.storage import atomic_file, cache_folder, only_one
+from metrix.errors import DataError, one_of
+
+KINDS = ("none", "ram", "disk")
+FORMAT = 1
+SHORT_SIDE = 256  # enough for the usual crops of 224
+
+
+class PixelCache:
+    """Images by their position in the catalogue.
+
+    `cache[i]` is (height, width, 3), uint8, a view without a copy.
+    """
+
+    def __init__(self, pixels: NDArray[np.uint8], index: dict[str, Any], file: Path | None = None) -> None:
+        self._pixels, self._index, self._file = pixels, index, file
+        self._starts = np.array(index["starts"], dtype=np.int64)  # (images + 1,)
+        self._shapes = np.array(index["shapes"], dtype=np.int64).reshape(-1, 2)  # (images, 2)
+        self.broken = tuple(Broken(int(i), str(path), str(reason)) for i, path, reason in index["broken"])
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        height, width = self._shapes[index]
+        return self._pixels[self._starts[index] : self._starts[index + 1]].reshape(height, width, 3)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Loader processes map the file again instead of getting its contents."""
+        pixels = None if self._file is not None else self._pixels
+        return {"pixels": pixels, "index": self._index, "file": self._file}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        pixels = state["pixels"] if state["file"] is None else _map(state["file"])
+        self.__init__(pixels, state["index"], state["file"])  # type: ignore[misc]
+
+
+def build_cache(
+    catalogue: Catalogue,
+    kind: str,
+    stamp: str,
+    *,
+    short_side: int = SHORT_SIDE,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> PixelCache:
+    """The cache of all images of a catalogue; one on disk is reused if it is whole.
+
+    `stamp` is the survey's, which changes whenever the files do.
+    """
+    if kind == "disk":
+        return _on_disk(catalogue, stamp, short_side, workers, progress)
+    if kind != "ram":
+        raise one_of("cache", kind, KINDS)
+    _require_room(_estimate(catalogue, short_side), _memory(), "memory", "cache='disk'")
+    buffer = bytearray()
+    index = _index_of(_decoded(catalogue, short_side, workers, progress), catalogue, buffer.extend)
+    return PixelCache(np.frombuffer(buffer, dtype=np.uint8), index)
+
+
+def _on_disk(
+    catalogue: Catalogue, stamp: str, short_side: int, workers: int | None, progress: Progress | None
+) -> PixelCache:
+    key = hashlib.sha256(f"{FORMAT} {stamp} {short_side}".encode()).hexdigest()[:32]
+    folder = cache_folder() / "images" / key
+    with only_one(folder.with_suffix(".lock")):
+        found = _open(folder)
+        if found is not None:
+            return found
+        shutil.rmtree(folder, ignore_errors=True)
+        building = folder.with_suffix(".building")
+        shutil.rmtree(building, ignore_errors=True)  # of a build that was killed
+        building.mkdir(parents=True)
+        try:
+            free = shutil.disk_usage(building).free
+            _require_room(
+                _estimate(catalogue, short_side),
+                free,
+                f"free disk space in {building.parent}",
+                "a smaller short_side",
+            )
+            with open(building / "pixels.raw", "wb") as file:
+                index = _index_of(_decoded(catalogue, short_side, workers, progress), catalogue, file.write)
+                file.flush()
+                os.fsync(file.fileno())
+            with atomic_file(building / "index.json") as file:
+                file.write(json.dumps(index).encode())
+            os.replace(building, folder)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        found = _open(folder)
+    if found is None:
+        raise DataError(f"the image cache in {folder} cannot be read back; is the disk full or failing?")
+    return found
+
+
+def _decoded(
+    catalogue: Catalogue, short_side: int, workers: int | None, progress: Progress | None
+) -> Iterator[NDArray[np.uint8] | str]:
+    """Each image as an array, or the reason why it is broken."""
+
+    def read(position: int) -> NDArray[np.uint8] | str:
+        box = catalogue.boxes[position] if catalogue.boxes is not None else None
+        try:
+            return np.asarray(load_image(catalogue.file(position), box, short_side))
+        except ImageError as error:
+            return error.reason
+
+    for done, result in enumerate(in_order(read, range(len(catalogue)), workers), start=1):
+        yield result
+        if progress is not None:
+            progress(done, len(catalogue))
+
+
+def _index_of(images: Iterator[NDArray[np.uint8] | str], catalogue: Catalogue, write: Any) -> dict[str, Any]:
+    """Write the images one after another; say where each starts."""
+    starts, shapes, broken = [0], [], []
+    for position, image in enumerate(images):
+        if isinstance(image, str):
+            broken.append((position, catalogue.paths[position], image))
+            image = np.empty((0, 0, 3), np.uint8)
+        write(image.tobytes())
+        starts.append(starts[-1] + image.size)
+        shapes.append(image.shape[:2])
+    return {"format": FORMAT, "starts": starts, "shapes": shapes, "broken": broken}
+
+
+def _open(folder: Path) -> PixelCache | None:
+    """A whole cache, or None."""
+    try:
+        index = json.loads((folder / "index.json").read_bytes())
+        file = folder / "pixels.raw"
+        if index["format"] != FORMAT or file.stat().st_size != index["starts"][-1]:
+            return None
+        return PixelCache(_map(file), index, file)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _map(file: Path) -> NDArray[np.uint8]:
+    if file.stat().st_size == 0:
+        return np.empty(0, np.uint8)
+    # Copy on write: nothing is ever written to the file, yet torch may take it as its memory.
+    return np.memmap(file, dtype=np.uint8, mode="c")
+
+
+def _estimate(catalogue: Catalogue, short_side: int) -> int:
+    """Bytes of the whole cache, from the sizes of some images (their headers, not their pixels)."""
+    areas: list[float] = []
+    for position in np.linspace(0, len(catalogue) - 1, num=min(len(catalogue), 32), dtype=int).tolist():
+        size = image_size(catalogue.file(position))
+        if size is not None:
+            areas.append(size[0] * size[1] * min(1.0, short_side / min(size)) ** 2)
+    return int(3 * len(catalogue) * float(np.mean(areas))) if areas else 0
+
+
+def _require_room(needed: int, room: int, what: str, instead: str) -> None:
+    if needed > room:
+        raise DataError(
+            f"the image cache takes about {needed / 1e9:.1f} GB, and there are {room / 1e9:.1f} GB of "
+            f"{what}; use {instead}"
+        )
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62  # not known here: let the system decide

@@ -1,0 +1,255 @@
+"""The one value that every layout gives: which images there are, of which class, for which part.
+
+A catalogue knows names and labels, not pixels (the embedded datasets carry theirs along). Everything
+after it, such as checking, caching, sampling and training, is the same for every layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.data.wording import count, some
+from metrix.errors import DataError, one_of
+
+Box = tuple[int, int, int, int]  # left, upper, right, lower, in pixels
+
+UNSPLIT = "all"
+# "test" is query and gallery at once; "val" are training classes held out for model selection.
+PARTS = ("train", "val", "test", "query", "gallery")
+
+
+class Row(NamedTuple):
+    """One image as a layout's file names it."""
+
+    path: str
+    class_name: str
+    part: str = UNSPLIT
+    box: Box | None = None
+    category: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Catalogue:
+    """Images, labels and parts of one dataset.
+
+    `labels[i]` is a position in `class_names`; `parts[i]` is one of `PARTS`, or `"all"` before a split.
+    `problems` are faults of the data that `require_sound` turns into an error, `notes` are remarks.
+    """
+
+    layout: str
+    root: Path | None  # None: the pixels are in memory
+    paths: tuple[str, ...]  # relative to root, with forward slashes
+    labels: NDArray[np.int64]  # (images,)
+    class_names: tuple[str, ...]
+    parts: NDArray[np.str_]  # (images,)
+    boxes: tuple[Box | None, ...] | None = None
+    categories: tuple[str, ...] | None = None
+    pixels: NDArray[np.uint8] | None = None  # (images, height, width)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.labels.setflags(write=False)
+        self.parts.setflags(write=False)
+
+    @classmethod
+    def from_rows(
+        cls,
+        layout: str,
+        root: Path,
+        rows: Iterable[Row],
+        *,
+        class_names: Sequence[str] | None = None,
+        notes: Iterable[str] = (),
+    ) -> Catalogue:
+        """Collect rows; `class_names` are the classes that should be there (default: those of the rows)."""
+        kept, conflicts, repeated = _unique(rows)
+        if not kept:
+            raise DataError(f"the {layout} dataset in {root} lists no images")
+        outside = [row.path for row in kept if leaves_root(row.path)]
+        if outside:
+            raise DataError(
+                f"{count(len(outside), 'path')} of the {layout} dataset lead outside {root}: "
+                f"{some(outside)}; only files below the dataset's folder are read (give that folder as root)"
+            )
+        names = (
+            tuple(class_names)
+            if class_names is not None
+            else tuple(dict.fromkeys(r.class_name for r in kept))
+        )
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise DataError(f"{root}: class names come twice: {some(twice)}")
+        number = {name: label for label, name in enumerate(names)}
+        catalogue = cls(
+            layout=layout,
+            root=root,
+            paths=tuple(row.path for row in kept),
+            labels=np.array([number[row.class_name] for row in kept], dtype=np.int64),
+            class_names=names,
+            parts=np.array([row.part for row in kept], dtype=np.str_),
+            boxes=tuple(row.box for row in kept) if any(row.box for row in kept) else None,
+            categories=tuple(row.category for row in kept) if any(row.category for row in kept) else None,
+            notes=(*notes, *([f"{count(repeated, 'repeated row')} read once"] if repeated else [])),
+        )
+        problems = tuple(conflicts + catalogue._empty_classes() + catalogue._shared_classes())
+        return dataclasses.replace(catalogue, problems=problems)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}: {len(self.where(name)):,}" for name in self.part_names)
+        return f"Catalogue({self.layout}, {len(self.class_names):,} classes, {parts})"
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The parts that hold images, in the order of `PARTS`."""
+        present = set(np.unique(self.parts).tolist())
+        return tuple(name for name in (UNSPLIT, *PARTS) if name in present)
+
+    def where(self, part: str) -> NDArray[np.int64]:
+        """Positions of a part's images; `test` is all of test, query and gallery.
+
+        An image of part `test` is both a query and in the gallery.
+        """
+        members = {
+            "test": ("test", "query", "gallery"),
+            "query": ("test", "query"),
+            "gallery": ("test", "gallery"),
+        }
+        if part not in (UNSPLIT, *PARTS):
+            raise one_of("part", part, PARTS)
+        return np.flatnonzero(np.isin(self.parts, members.get(part, (part,))))
+
+    def file(self, index: int) -> Path:
+        """Where image `index` is."""
+        if self.root is None:
+            raise DataError(f"the images of {self.layout} are in memory, not in files")
+        return self.root / self.paths[index]
+
+    def require_sound(self) -> None:
+        """Raise a DataError that lists every problem."""
+        if self.problems:
+            listed = "".join(f"\n  - {problem}" for problem in self.problems)
+            raise DataError(f"the {self.layout} dataset in {self.root} cannot be used as it is:{listed}")
+
+    def split(self, unseen: float = 0.5, seed: int = 0) -> Catalogue:
+        """Put a share `unseen` of the classes into `test`, the others into `train`.
+
+        Classes are ordered by a hash of seed and name, so the split depends on nothing else and hardly
+        moves when a class is added. `unseen=0` trains on everything, `unseen=1` only tests.
+        """
+        if not 0 <= unseen <= 1:
+            raise DataError(f"unseen is the share of classes kept for the test, from 0 to 1; got {unseen}")
+        chosen = _choose(self.class_names, range(len(self.class_names)), unseen, f"split:{seed}", "unseen")
+        parts = np.where(np.isin(self.labels, chosen), "test", "train")
+        return dataclasses.replace(self, parts=parts)
+
+    def hold_out(self, fraction: float = 0.1, seed: int = 0) -> Catalogue:
+        """Move a share of the *training classes* to `val`, for model selection without the test classes."""
+        if not 0 < fraction < 1:
+            raise DataError(f"the share of training classes to hold out is between 0 and 1; got {fraction}")
+        if "val" in self.part_names:
+            raise DataError("this dataset already has a val part; hold out from one without")
+        train = np.unique(self.labels[self.where("train")]).tolist()
+        chosen = _choose(self.class_names, train, fraction, f"hold out:{seed}", "held-out")
+        parts = np.where((self.parts == "train") & np.isin(self.labels, chosen), "val", self.parts)
+        return dataclasses.replace(self, parts=parts)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of names, classes, parts, boxes and file sizes (of the pixels, where in memory)."""
+        digest = hashlib.sha256()
+        sizes: Sequence[object]
+        if self.pixels is not None:
+            digest.update(np.ascontiguousarray(self.pixels).tobytes())
+            sizes = [0] * len(self)
+        else:
+            sizes = [self.file(i).stat().st_size if self.file(i).exists() else None for i in range(len(self))]
+        boxes = self.boxes or (None,) * len(self)
+        for path, label, part, box, size in zip(
+            self.paths, self.labels, self.parts, boxes, sizes, strict=True
+        ):
+            digest.update(repr((path, self.class_names[label], str(part), box, size)).encode())
+        return digest.hexdigest()
+
+    def _empty_classes(self) -> list[str]:
+        present = np.bincount(self.labels, minlength=len(self.class_names)) > 0
+        empty = [name for name, there in zip(self.class_names, present, strict=True) if not there]
+        if not empty:
+            return []
+        verb = "has" if len(empty) == 1 else "have"
+        return [
+            f"{count(len(empty), 'class')} {verb} no images: {some(empty)}; add images or remove the class"
+        ]
+
+    def _shared_classes(self) -> list[str]:
+        seen_in: dict[int, set[str]] = defaultdict(set)
+        for part in ("train", "val", "test"):
+            for label in np.unique(self.labels[self.where(part)]).tolist():
+                seen_in[label].add(part)
+        shared = [
+            f"{self.class_names[k]} ({' and '.join(sorted(v))})"
+            for k, v in sorted(seen_in.items())
+            if len(v) > 1
+        ]
+        if not shared:
+            return []
+        verb = "is" if len(shared) == 1 else "are"
+        return [
+            f"{count(len(shared), 'class')} {verb} in more than one part: {some(shared)}; "
+            "retrieval is measured on classes never seen in training, so each class belongs to one part"
+        ]
+
+
+def leaves_root(path: str) -> bool:
+    """Whether a relative path leads outside the folder that it is relative to, by its spelling alone."""
+    native, posix = Path(path), PurePosixPath(path)
+    return (
+        bool(native.drive)
+        or native.is_absolute()
+        or posix.is_absolute()
+        or ".." in native.parts
+        or "\0" in path
+    )
+
+
+def _unique(rows: Iterable[Row]) -> tuple[list[Row], list[str], int]:
+    """Rows without repetition, the contradictions among them, and how many were repeated."""
+    first: dict[tuple[str, Box | None], Row] = {}
+    conflicts: list[str] = []
+    repeated = 0
+    for row in rows:
+        known = first.setdefault((row.path, row.box), row)
+        if known is row:
+            continue
+        repeated += 1
+        if known.class_name != row.class_name:
+            conflicts.append(f"{row.path} is listed as {known.class_name!r} and as {row.class_name!r}")
+        elif known.part != row.part:
+            conflicts.append(f"{row.path} is listed in {known.part} and in {row.part}")
+    if len(conflicts) > 5:
+        conflicts = [*conflicts[:5], f"{len(conflicts) - 5} more images are listed twice, differently"]
+    return list(first.values()), conflicts, repeated
+
+
+def _choose(names: Sequence[str], labels: Iterable[int], fraction: float, salt: str, what: str) -> list[int]:
+    """A share of labels, by the hash of their names; at least one on each side unless the share is 0 or 1."""
+
+    def rank(label: int) -> bytes:
+        return hashlib.sha256(f"{salt}:{names[label]}".encode()).digest()
+
+    ordered = sorted(labels, key=rank)
+    if fraction in (0, 1):
+        return ordered[: int(fraction) * len(ordered)]
+    if len(ordered) < 2:
+        raise DataError(f"a {what} share needs at least 2 classes to divide; there is {len(ordered)}")
+    return ordered[: min(max(round(fraction * len(ordered)), 1), len(ordered) - 1)]

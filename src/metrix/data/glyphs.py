@@ -1,0 +1,197 @@
+"""The embedded dataset: one character, many typefaces; find it again in another typeface.
+
+Characters of the DejaVu and STIX faces that matplotlib ships, drawn as white on black, 28x28, centred.
+A class is a character. Code points with the same outline (Latin A, Greek Alpha, Cyrillic A) are one class:
+the outline has to be the same, up to its place on the line, in at least half of the faces that hold both,
+and classes merge transitively. Where two classes still share an outline in some face (l and I), nobody
+could tell which was meant, so those few images are left out.
+
+    >>> from metrix import data
+    >>> data.open("glyphs")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+import zipfile
+from collections import Counter, defaultdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.data.catalogue import UNSPLIT, Catalogue
+from metrix.data.storage import atomic_file, cache_folder
+
+NAMES = ("glyphs", "glyphs-mini")
+RECIPE = 1  # raise it when the drawing changes, so that cached files are made anew
+
+FACES = (
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
+    *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
+    *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
+    *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
+)
+MIN_FACES = 12  # a character counts if so many faces hold it
+MIN_IMAGES = 8  # a class counts if so many images are left
+KINDS = "LNPS"  # letters, numbers, punctuation, symbols; no spaces, controls or combining marks
+SIZE = 28  # pixels of a side
+EM = 20  # pixels of the em, which leaves room for accents
+OVERSAMPLING = 4  # drawn larger and averaged: smoother, and hardly any of the hinting left
+MINI_START, MINI_CLASSES = 0x1E00, 120  # Latin letters with marks: about as hard as the whole
+
+
+class _Glyph(NamedTuple):
+    face: int
+    outline: bytes
+
+
+def load(name: str) -> Catalogue:
+    """The catalogue of `glyphs` or `glyphs-mini`, drawn on first use and cached."""
+    path = cache_folder() / "glyphs" / f"{name}-{_version()}.npz"
+    content = _read(path)
+    if content is None:
+        pixels, labels, faces, class_names = draw(mini=name == "glyphs-mini")
+        content = {"pixels": pixels, "labels": labels, "faces": faces, "class_names": np.array(class_names)}
+        content["sha256"] = np.array(_digest(content))
+        with atomic_file(path) as file:
+            np.savez(file, **content)
+    names = tuple(content["class_names"].tolist())
+    labels = content["labels"].astype(np.int64)
+    faces = content["faces"]
+    return Catalogue(
+        layout=name,
+        root=None,
+        paths=tuple(f"{names[k]}/{FACES[f]}" for k, f in zip(labels.tolist(), faces.tolist(), strict=True)),
+        labels=labels,
+        class_names=names,
+        parts=np.full(len(labels), UNSPLIT, dtype="<U7"),
+        pixels=content["pixels"],
+    )
+
+
+def draw(mini: bool = False) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8], list[str]]:
+    """Pixels (images, 28, 28), labels, faces and class names, always the same."""
+    from PIL import ImageFont
+
+    folder = _font_folder()
+    outlines = _outlines(folder)
+    classes = _classes(outlines)
+    if mini:
+        classes = [members for members in classes if min(members.values()) >= MINI_START][:MINI_CLASSES]
+    fonts = [
+        ImageFont.truetype(
+            str(folder / f"{face}.ttf"), EM * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC
+        )
+        for face in FACES
+    ]
+    images: list[NDArray[np.uint8]] = []
+    labels: list[int] = []
+    faces: list[int] = []
+    for label, members in enumerate(classes):
+        for face, code in members.items():
+            images.append(_bitmap(fonts[face], chr(code)))
+            labels.append(label)
+            faces.append(face)
+    names = [f"U+{min(members.values()):04X}" for members in classes]
+    return np.stack(images), np.array(labels, np.int32), np.array(faces, np.uint8), names
+
+
+def _outlines(folder: Path) -> dict[int, dict[int, bytes]]:
+    """Code point -> face -> outline in font units, moved to the origin; widespread, visible characters."""
+    from matplotlib.ft2font import FT2Font, LoadFlags
+    from matplotlib.path import Path as Curve
+
+    fonts = [FT2Font(str(folder / f"{face}.ttf")) for face in FACES]
+    charmaps = [font.get_charmap() for font in fonts]
+    held = Counter(code for charmap in charmaps for code in charmap)
+    wanted = sorted(c for c, n in held.items() if n >= MIN_FACES and unicodedata.category(chr(c))[0] in KINDS)
+    outlines: dict[int, dict[int, bytes]] = defaultdict(dict)
+    for face, (font, charmap) in enumerate(zip(fonts, charmaps, strict=True)):
+        for code in wanted:
+            if code not in charmap:
+                continue
+            font.load_char(code, flags=LoadFlags.NO_SCALE)
+            points, verbs = font.get_path()
+            drawn = verbs != Curve.CLOSEPOLY  # closing points are all zero, wherever the outline is
+            if drawn.any():
+                moved = np.where(drawn[:, None], points - points[drawn].min(axis=0), 0)
+                outlines[code][face] = moved.astype(np.int32).tobytes() + verbs.tobytes()
+    return {code: found for code, found in outlines.items() if len(found) >= MIN_FACES}
+
+
+def _classes(outlines: dict[int, dict[int, bytes]]) -> list[dict[int, int]]:
+    """Each class as face -> code point, in the order of the smallest code point."""
+    sharing: dict[_Glyph, list[int]] = defaultdict(list)
+    for code, found in outlines.items():
+        for face, outline in found.items():
+            sharing[_Glyph(face, outline)].append(code)
+    same = Counter((a, b) for codes in sharing.values() for k, a in enumerate(codes) for b in codes[k + 1 :])
+    leader = {code: code for code in outlines}
+    for (a, b), faces in sorted(same.items()):
+        if 2 * faces >= len(outlines[a].keys() & outlines[b].keys()):
+            low, high = sorted((_find(leader, a), _find(leader, b)))
+            leader[high] = low
+    root_of = {code: _find(leader, code) for code in outlines}
+    ambiguous = {glyph for glyph, codes in sharing.items() if len({root_of[code] for code in codes}) > 1}
+    members: dict[int, dict[int, int]] = defaultdict(dict)
+    for code in sorted(outlines):
+        for face, outline in sorted(outlines[code].items()):
+            if _Glyph(face, outline) not in ambiguous:
+                members[root_of[code]].setdefault(face, code)
+    return [dict(sorted(faces.items())) for _, faces in sorted(members.items()) if len(faces) >= MIN_IMAGES]
+
+
+def _find(leader: dict[int, int], code: int) -> int:
+    while leader[code] != code:
+        code = leader[code]
+    return code
+
+
+def _bitmap(font: Any, character: str) -> NDArray[np.uint8]:
+    """A character in the middle of a square, shrunk if it would not fit."""
+    from PIL import Image
+
+    side = SIZE * OVERSAMPLING
+    mask = font.getmask(character, mode="L")
+    image = Image.frombytes("L", mask.size, bytes(mask))
+    if max(image.size) > side:
+        width, height = (max(1, round(length * side / max(image.size))) for length in image.size)
+        image = image.resize((width, height), Image.Resampling.BOX)
+    canvas = Image.new("L", (side, side))
+    canvas.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return np.asarray(canvas.reduce(OVERSAMPLING))
+
+
+def _font_folder() -> Path:
+    import matplotlib
+
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+
+
+def _version() -> str:
+    """What the pixels depend on: this recipe, the fonts and the rasteriser."""
+    from PIL import features
+
+    text = f"{RECIPE} {version('matplotlib')} {version('pillow')} {features.version('freetype2')}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _digest(content: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for key in ("pixels", "labels", "faces", "class_names"):
+        digest.update(content[key].tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The arrays of a cached file; None if it is missing or not whole."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            content = {key: file[key] for key in file.files}
+        return content if str(content["sha256"]) == _digest(content) else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None

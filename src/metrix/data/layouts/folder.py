@@ -1,0 +1,85 @@
+"""A folder of class folders, or one of `train` and `test` (or `query` and `gallery`) above such."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from metrix.data.catalogue import UNSPLIT, Catalogue, Row
+from metrix.data.images import SUFFIXES
+from metrix.data.wording import count, some
+from metrix.errors import DataError
+
+NAME = "folder"
+PART_FOLDERS = {
+    "train": "train",
+    "val": "val",
+    "validation": "val",
+    "test": "test",
+    "query": "query",
+    "gallery": "gallery",
+}
+
+
+def recognises(root: Path) -> bool:
+    """Whether the folder has folders in it."""
+    return bool(_folders(root))
+
+
+def read(root: Path) -> Catalogue:
+    """The catalogue; unsplit where there are no folders for the parts."""
+    folders = _folders(root)
+    if not folders:
+        raise DataError(
+            f"{root} has no folders; images of each class belong into one folder: {root.name}/<class>/<image>"
+        )
+    rows: list[Row] = []
+    classes: list[str] = []
+    ignored: list[str] = []
+    for part, folder in _parts(root, folders):
+        for class_folder in _folders(folder):
+            classes.append(class_folder.name)
+            for path in _files(class_folder):
+                relative = path.relative_to(root).as_posix()
+                if path.suffix.lower() in SUFFIXES:
+                    rows.append(Row(relative, class_folder.name, part))
+                else:
+                    ignored.append(relative)
+        ignored += [
+            p.relative_to(root).as_posix() for p in sorted(folder.iterdir()) if p.is_file() and _visible(p)
+        ]
+    if not rows:
+        raise DataError(f"{root} has {count(len(folders), 'folder')} but no images in them")
+    notes = (
+        [f"{count(len(ignored), 'file')} that are not images in a class folder: {some(ignored)}"]
+        if ignored
+        else []
+    )
+    return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)
+
+
+def _parts(root: Path, folders: list[Path]) -> list[tuple[str, Path]]:
+    """Each part with its folder; the root alone where the folders are classes."""
+    names = [folder.name.lower() for folder in folders]
+    if not set(names) <= PART_FOLDERS.keys():
+        return [(UNSPLIT, root)]
+    parts = {PART_FOLDERS[name] for name in names}
+    if parts - {"val"} not in ({"train", "test"}, {"train", "query", "gallery"}) or len(parts) < len(names):
+        raise DataError(
+            f"{root} has the folders {some(names)}; accepted are 'train' and 'test', or 'train', 'query' and "
+            "'gallery', with or without 'val' (training classes kept for model selection), or one per class"
+        )
+    return [(PART_FOLDERS[name], folder) for name, folder in zip(names, folders, strict=True)]
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and _visible(p))
+
+
+def _files(folder: Path) -> list[Path]:
+    found = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in found if _visible(path))
+
+
+def _visible(path: Path) -> bool:
+    return not path.name.startswith(".")

@@ -1,0 +1,37 @@
+"""In-Shop Clothes Retrieval: `list_eval_partition.txt`, with train, query and gallery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from metrix.data.catalogue import Catalogue, Row
+from metrix.data.layouts.lines import columns
+from metrix.errors import DataError, one_of
+
+NAME = "inshop"
+HEADER = ("image_name", "item_id", "evaluation_status")
+LIST = "list_eval_partition.txt"
+
+
+def recognises(root: Path) -> bool:
+    """Whether the evaluation list is in the folder or in its `Eval` or `Anno` folder."""
+    return _list(root) is not None
+
+
+def read(root: Path) -> Catalogue:
+    """The catalogue; images are in `img/` or `Img/img/`."""
+    listed = _list(root)
+    if listed is None:
+        raise DataError(f"{root} has no {LIST}, nor have its folders Eval and Anno")
+    base = "" if (root / "img").is_dir() or not (root / "Img").is_dir() else "Img/"
+    rows: list[Row] = []
+    for image, item, status in columns(listed, HEADER, skip=1):
+        part = status.strip()
+        if part not in ("train", "query", "gallery"):
+            raise DataError(f"{listed}: {one_of('evaluation_status', part, ('train', 'query', 'gallery'))}")
+        rows.append(Row(base + image, item, part))
+    return Catalogue.from_rows(NAME, root, rows)
+
+
+def _list(root: Path) -> Path | None:
+    return next((p for p in (root / LIST, root / "Eval" / LIST, root / "Anno" / LIST) if p.is_file()), None)

@@ -1,0 +1,147 @@
+"""A CSV or Parquet table of images, with OpenMetricLearning's columns.
+
+`label` and `path` are needed. `split` (train, validation or test), `is_query` and `is_gallery` give the
+parts; without `split` the classes are divided as those of a folder are. `x_1, x_2, y_1, y_2` is a crop box
+and `category` a group of classes. Other columns are left alone, unless one looks like a misspelt name.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metrix.data.catalogue import UNSPLIT, Box, Catalogue, Row
+from metrix.errors import DataError, one_of
+
+NAME = "manifest"
+SUFFIXES = (".csv", ".parquet")
+NEEDED = ("label", "path")
+BOX = ("x_1", "y_1", "x_2", "y_2")  # left, upper, right, lower
+OPTIONAL = ("split", "is_query", "is_gallery", "category", *BOX)
+SPLITS = {"train": "train", "validation": "test", "test": "test"}
+TRUE, FALSE = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no", "")
+
+
+def recognises(path: Path) -> bool:
+    """Whether it is a file with a known suffix."""
+    return path.is_file() and path.suffix.lower() in SUFFIXES
+
+
+def read(path: Path, root: Path | None = None) -> Catalogue:
+    """The catalogue of a table; paths in it are relative to `root`, by default the table's folder."""
+    base = (root or path.parent).resolve()
+    table = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    _check_columns(path, list(table))
+    rows = [
+        _row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base)
+        for number, values in enumerate(zip(*table.values(), strict=True), start=1)
+    ]
+    return Catalogue.from_rows(NAME, base, rows)
+
+
+def _csv(path: Path) -> dict[str, list[Any]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, strict=True) if line]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV table in UTF-8: {error}") from error
+    if not lines:
+        raise DataError(f"{path} is empty; needed are the columns {', '.join(NEEDED)}")
+    header = [name.strip() for name in lines[0]]
+    for number, line in enumerate(lines[1:], start=1):
+        if len(line) != len(header):
+            raise DataError(f"{path}, row {number}: {len(line)} values under {len(header)} columns")
+    return {name: [line[k] for line in lines[1:]] for k, name in enumerate(header)}
+
+
+def _parquet(path: Path) -> dict[str, list[Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a Parquet table that can be read: {error}") from error
+    return table
+
+
+def _check_columns(path: Path, given: Sequence[str]) -> None:
+    for name in NEEDED:
+        if name not in given:
+            near = difflib.get_close_matches(name, given, n=1, cutoff=0.6)
+            hint = f" (is it your {near[0]!r}?)" if near else ""
+            raise DataError(
+                f"{path} has no column {name!r}{hint}; its columns are {', '.join(given)}; "
+                f"needed: {', '.join(NEEDED)}; optional: {', '.join(OPTIONAL)}"
+            )
+    for name in given:
+        near = difflib.get_close_matches(name, OPTIONAL, n=1, cutoff=0.85)
+        if name not in NEEDED + OPTIONAL and near and near[0] not in given:
+            raise DataError(f"{path}: {one_of('column', name, NEEDED + OPTIONAL)}; rename or remove it")
+    boxes = [name for name in BOX if name in given]
+    if boxes and len(boxes) < len(BOX):
+        missing = ", ".join(name for name in BOX if name not in given)
+        raise DataError(f"{path} has {', '.join(boxes)} but not {missing}; a crop box needs all four")
+
+
+def _row(where: str, values: dict[str, Any], root: Path) -> Row:
+    label, path = _text(values["label"]), _text(values["path"])
+    if not label or not path:
+        raise DataError(f"{where}: label and path must not be empty, got {label!r} and {path!r}")
+    if os.path.isabs(path):
+        path = os.path.relpath(path, root)  # outside the root it starts with '..' and is refused
+    return Row(
+        Path(path).as_posix(), label, _part(where, values), _box(where, values), _text(values.get("category"))
+    )
+
+
+def _part(where: str, values: dict[str, Any]) -> str:
+    if "split" not in values:
+        return UNSPLIT
+    given = _text(values["split"])
+    if given not in SPLITS:
+        raise DataError(f"{where}: {one_of('split', given, SPLITS)}")
+    part = SPLITS[given]
+    if part == "train" or ("is_query" not in values and "is_gallery" not in values):
+        return part
+    query, gallery = (_flag(where, name, values.get(name)) for name in ("is_query", "is_gallery"))
+    if not query and not gallery:
+        raise DataError(f"{where}: neither is_query nor is_gallery is true; set one, or remove the row")
+    return "test" if query and gallery else "query" if query else "gallery"
+
+
+def _flag(where: str, name: str, value: Any) -> bool:
+    text = _text(value).lower()
+    if text not in TRUE + FALSE:
+        raise DataError(f"{where}: {name} is {value!r}; accepted: true, false, 1, 0 or empty")
+    return text in TRUE
+
+
+def _box(where: str, values: dict[str, Any]) -> Box | None:
+    texts = [_text(values.get(name)) for name in BOX]
+    if not any(texts):
+        return None
+    try:
+        left, upper, right, lower = (int(float(text)) for text in texts)
+    except ValueError:
+        raise DataError(
+            f"{where}: the crop box {dict(zip(BOX, texts, strict=True))} needs four numbers"
+        ) from None
+    if left >= right or upper >= lower:
+        raise DataError(
+            f"{where}: the crop box {left, upper, right, lower} is empty; x_1 < x_2 and y_1 < y_2"
+        )
+    return left, upper, right, lower
+
+
+def _text(value: Any) -> str:
+    """A cell as text; missing values of either format are empty."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    text = str(value).strip()
+    return "" if text.lower() == "nan" else text
