@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError
+from metrix.errors import InvalidInput, LabelError, one_of
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
 
@@ -65,15 +65,20 @@ def positivity(
     *,
     batch_size: int = 100,
     per_class: int = 5,
+    lam_per: str = "pair",
     renormalise: bool = True,
     generator: torch.Generator | None = None,
 ) -> Positivity:
     """P(Pos(a,v)) = P(∂loss(a)/∂s(a,v) <= 0), and F_λ( ln(λ/(1-λ)) / (β+γ) + m ) beside it (eq. prob).
 
-    The dataset goes once through batches of `batch_size`, `per_class` examples of a class together. In
-    each, every anchor meets all its mixed positive-negative pairs, embedding mixup at the given λ. F_λ
-    is the share of the same similarities s(a,v) up to the threshold. Its limits are those of the
+    The dataset goes through batches of `batch_size`, `per_class` examples of a class together. In each,
+    every anchor meets all its mixed positive-negative pairs (embedding mixup), each at every λ in turn.
+    F_λ is the share of the same similarities s(a,v) up to the threshold. Its limits are those of the
     logarithm: 0 at λ=0, 1 at λ=1.
+
+    `lam_per="pair"` gives the pairs of an anchor different λ at a time, as eq. mixing draws them in
+    training: a pair's own λ then decides. `"batch"` gives all the same λ: with many pairs it cancels out
+    of the derivative of multi-similarity, and the curve between the ends is flat.
 
     The theoretical curve needs `loss.beta, loss.gamma, loss.margin` and is given where one mixed pair
     turns at that threshold, as it does in multi-similarity.
@@ -83,6 +88,8 @@ def positivity(
     given = np.atleast_1d(np.asarray(lams, dtype=np.float64))
     if given.ndim != 1 or given.size == 0 or not ((given >= 0) & (given <= 1)).all():
         raise InvalidInput(f"lams={lams!r}: accepted is a list of at least one number in [0, 1]")
+    if lam_per not in ("pair", "batch"):
+        raise one_of("lam_per", lam_per, ("pair", "batch"))
     if not callable(getattr(loss, "rows", None)):
         raise InvalidInput(
             f"loss of type {type(loss).__name__} has no rows(S, Y, valid): accepted is any of metrix.losses"
@@ -94,36 +101,51 @@ def positivity(
         )
     vectors = Vectors.read(embeddings)
     _, (number,) = class_numbers(read_labels(labels, len(vectors)))
-    thresholds = np.array([_threshold(lam, loss) for lam in given])
+    rng = numpy_generator(generator)
+    points, threshold = torch.from_numpy(given), torch.tensor([_threshold(lam, loss) for lam in given])
 
-    total = 0
-    counts = np.zeros((3, len(given)))  # derivative <= 0, s <= threshold, derivative = 0
-    for rows in _batches(number, batch_size, per_class, numpy_generator(generator)):
+    tally = _Tally(len(given))
+    for rows in _batches(number, batch_size, per_class, rng):
         candidates = _Candidates.of(vectors.unit(rows), number[rows])
         if candidates is None:
             continue
-        total += int(candidates.valid.sum())
-        for point, lam in enumerate(given):
-            S = candidates.similarities(float(lam), renormalise)
-            slope = _slope(loss, S, float(lam), candidates.valid)
-            counts[0, point] += int(((slope <= 0) & candidates.valid).sum())
-            counts[2, point] += int(((slope == 0) & candidates.valid).sum())
-            if not math.isnan(thresholds[point]):
-                counts[1, point] += int(((thresholds[point] >= S) & candidates.valid).sum())
-            if not torch.isfinite(slope[candidates.valid]).all():
-                raise InvalidInput(
-                    f"the derivative of {type(loss).__name__} is not finite at λ={lam}: leave this λ out"
-                )
-    if total == 0:
+        first = torch.zeros(len(rows), len(rows), dtype=torch.int64)  # (i, j) which λ comes first
+        if lam_per == "pair":
+            first = torch.from_numpy(rng.integers(len(given), size=first.shape))
+        for turn in range(len(given)):
+            point = candidates.of_pair((first + turn) % len(given))  # (anchors, pairs)
+            S = candidates.similarities(points[point], renormalise)
+            slope = _slope(loss, S, points[point], candidates.valid)
+            defined = candidates.valid & _defined(loss, points[point], candidates.valid)[:, None]
+            tally.add(point, candidates.valid, defined, slope, threshold[point] >= S)
+    if tally.pairs.sum() == 0:
         raise LabelError(
             "no batch holds an anchor with a positive and a negative: positivity needs two classes, one of "
             "them with two examples"
         )
-    empirical, theoretical, zero = counts / total
-    theoretical[np.isnan(thresholds)] = np.nan
-    undefined = [_undefined(float(lam), loss) for lam in given]
-    empirical[undefined], zero[undefined] = np.nan, np.nan
-    return Positivity(given, empirical, theoretical, zero, total)
+    return tally.positivity(given, np.isnan(threshold.numpy()))
+
+
+class _Tally:
+    """Counts by λ: mixed pairs, those with a defined loss, derivative <= 0, = 0, s up to the threshold."""
+
+    def __init__(self, points: int) -> None:
+        self.pairs, self.defined, self.falling, self.flat, self.below = np.zeros((5, points))
+
+    def add(self, point: Tensor, valid: Tensor, defined: Tensor, slope: Tensor, below: Tensor) -> None:
+        for total, chosen in (
+            (self.pairs, valid),
+            (self.defined, defined),
+            (self.falling, defined & (slope <= 0)),
+            (self.flat, defined & (slope == 0)),
+            (self.below, valid & below),
+        ):
+            total += point[chosen].bincount(minlength=len(total)).numpy()
+
+    def positivity(self, lams: NDArray[np.float64], without_theory: NDArray[np.bool_]) -> Positivity:
+        defined = np.where(self.defined > 0, self.defined, np.nan)
+        theoretical = np.where(without_theory, np.nan, self.below / self.pairs)
+        return Positivity(lams, self.falling / defined, theoretical, self.flat / defined, int(self.pairs[0]))
 
 
 def _batches(
@@ -143,12 +165,14 @@ def _batches(
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """The positive-negative pairs of each anchor of a batch, padded: (anchors, positives, negatives)."""
+    """The positive-negative pairs of each anchor of a batch, padded to pairs = positives x negatives."""
 
-    to_positive: Tensor  # (a, p, 1) s(a, positive)
-    to_negative: Tensor  # (a, 1, n) s(a, negative)
-    between: Tensor  # (a, p, n) s(positive, negative)
-    valid: Tensor  # (a, p n)
+    positive: Tensor  # (anchors, positives) rows of the batch
+    negative: Tensor  # (anchors, negatives)
+    to_positive: Tensor  # (anchors, pairs) s(a, positive)
+    to_negative: Tensor  # (anchors, pairs) s(a, negative)
+    between: Tensor  # (anchors, pairs) s(positive, negative)
+    valid: Tensor  # (anchors, pairs)
 
     @classmethod
     def of(cls, unit: NDArray[np.float64], number: NDArray[np.intp]) -> _Candidates | None:
@@ -166,39 +190,51 @@ class _Candidates:
         n = negative.int().argsort(dim=1, descending=True, stable=True)[:, :height]
         valid = positive.gather(1, p)[:, :, None] & negative.gather(1, n)[:, None, :]
         return cls(
-            to_positive=G.gather(1, p)[:, :, None],
-            to_negative=G.gather(1, n)[:, None, :],
-            between=G[p[:, :, None], n[:, None, :]],
+            positive=p,
+            negative=n,
+            to_positive=G.gather(1, p).repeat_interleave(n.shape[1], dim=1),
+            to_negative=G.gather(1, n).repeat(1, p.shape[1]),
+            between=G[p[:, :, None], n[:, None, :]].flatten(1),
             valid=valid.flatten(1),
         )
 
-    def similarities(self, lam: float, renormalise: bool) -> Tensor:
+    def of_pair(self, values: Tensor) -> Tensor:
+        """What `values` (batch, batch) say of each pair: (anchors, pairs)."""
+        return values[self.positive[:, :, None], self.negative[:, None, :]].flatten(1)
+
+    def similarities(self, lam: Tensor, renormalise: bool) -> Tensor:
         """s(a,v) (anchors, pairs) in closed form: no mixed embedding is formed."""
         S = lam * self.to_positive + (1 - lam) * self.to_negative
-        if renormalise:
-            squared = lam**2 + (1 - lam) ** 2 + 2 * lam * (1 - lam) * self.between
-            # λ=1/2 of two opposite vectors is the zero vector, at similarity 0 to everything.
-            S = S / squared.clamp_min(1e-24).sqrt()
-        return S.flatten(1)
+        if not renormalise:
+            return S
+        squared = lam**2 + (1 - lam) ** 2 + 2 * lam * (1 - lam) * self.between
+        # λ=1/2 of two opposite vectors is the zero vector, at similarity 0 to everything.
+        return S / squared.clamp_min(1e-24).sqrt()
 
 
-def _slope(loss: Loss, S: Tensor, lam: float, valid: Tensor) -> Tensor:
+def _slope(loss: Loss, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
     """∂loss(a)/∂s(a,v), in float64: e^{75 s} of a far pair is 0 in float32, and 0 would count as positive."""
     import torch
 
     S = S.detach().requires_grad_(True)
-    rows = loss.rows(S, torch.full_like(S, lam), valid)
-    (slope,) = torch.autograd.grad(rows.sum(), S)
+    (slope,) = torch.autograd.grad(loss.rows(S, Y, valid).sum(), S)
+    if not torch.isfinite(slope[valid]).all():
+        raise InvalidInput(
+            f"the derivative of {type(loss).__name__} is not finite for some λ between {float(Y.min())} and "
+            f"{float(Y.max())}: try without the ends 0 and 1"
+        )
     return slope.detach()
 
 
-def _undefined(lam: float, loss: Any) -> bool:
-    """At λ=0 nothing is positive and at λ=1 nothing negative: some losses have no value then."""
+def _defined(loss: Any, Y: Tensor, valid: Tensor) -> Tensor:
+    """Anchors (anchors,) with a loss: a log Σ needs something positive, or something negative, to sum."""
     row = getattr(loss, "row", None)
-    needs_positive, needs_negative = (
-        getattr(row, f"needs_{part}", False) for part in ("positive", "negative")
-    )
-    return bool((lam == 0 and needs_positive) or (lam == 1 and needs_negative))
+    defined = valid.any(1)
+    if getattr(row, "needs_positive", False):
+        defined = defined & ((Y > 0) & valid).any(1)
+    if getattr(row, "needs_negative", False):
+        defined = defined & ((Y < 1) & valid).any(1)
+    return defined
 
 
 def _threshold(lam: float, loss: Any) -> float:
@@ -223,5 +259,7 @@ def _turns_at(s: float, lam: float, loss: Loss) -> bool:
     import torch
 
     S = torch.tensor([[s - 1e-6], [s + 1e-6]], dtype=torch.float64)
-    before, after = _slope(loss, S, lam, torch.ones_like(S, dtype=torch.bool)).flatten().tolist()
+    before, after = (
+        _slope(loss, S, torch.full_like(S, lam), torch.ones_like(S, dtype=torch.bool)).flatten().tolist()
+    )
     return bool(before < 0 < after)
