@@ -27,7 +27,7 @@ TRIPLETS = (
 NOT_GENERIC = {
     "TripletMarginLoss": TRIPLETS,
     "FastAPLoss": "it ranks all candidates together",
-    "LiftedStructureLoss": "it sums over the negatives of both ends of a pair; use GeneralizedLiftedStructureLoss",
+    "LiftedStructureLoss": "it sums over negatives of both ends; use GeneralizedLiftedStructureLoss",
     "NTXentLoss": "each positive has a denominator of its own; use NCALoss or ProxyNCALoss",
     "SupConLoss": "it averages a logarithm for each positive; use NCALoss",
     "SoftTripleLoss": "it has several centres for each class; use ProxyNCALoss",
@@ -78,10 +78,17 @@ def from_pml(loss: nn.Module) -> Loss:
     for regularizer in ("embedding_regularizer", "weight_regularizer"):
         if getattr(loss, regularizer, None) is not None:
             raise InvalidInput(f"{name} with {regularizer}: leave it out and add it in your loop")
-    expected, given = type(loss.get_default_reducer()).__name__, type(loss.reducer).__name__  # type: ignore[operator]
-    if given != expected:
-        raise InvalidInput(f"{name} with {given}: accepted is its default reducer, {expected}")
+    expected = type(loss.get_default_reducer()).__name__  # type: ignore[operator]
+    for given in _reducers(loss):
+        if given != expected:
+            raise InvalidInput(f"{name} with {given}: accepted is its default reducer, {expected}")
     return translate(loss)
+
+
+def _reducers(loss: Any) -> list[str]:
+    """The names of the reducers of a PML loss, one for each of its parts."""
+    parts = getattr(loss.reducer, "reducers", None)
+    return [type(r).__name__ for r in ([loss.reducer] if parts is None else parts.values())]
 
 
 def _similarity(loss: Any, *accepted: str) -> str:

@@ -62,8 +62,16 @@ def split(module: nn.Module, at: str) -> Split:
         if node is cut:
             break
     features.output(before[cut])
-    features.eliminate_dead_code()
-    return Split(fx.GraphModule(module, features), _head(module, graph, cut, at))
+    return Split(_module(module, features), _head(module, graph, cut, at))
+
+
+def _module(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
+    """What a graph needs of a module, and no more."""
+    part = fx.GraphModule(module, graph)
+    part.graph.eliminate_dead_code()
+    part.delete_all_unused_submodules()
+    part.recompile()
+    return part
 
 
 def _traced(module: nn.Module, at: str) -> fx.Graph:
@@ -99,8 +107,7 @@ def _head(module: nn.Module, graph: fx.Graph, cut: fx.Node, at: str) -> nn.Modul
     for node in following:
         if node.op != "get_attr":
             after[node] = head.node_copy(node, earlier)
-    head.eliminate_dead_code()
-    return _recognised(module, following) or Normalised(fx.GraphModule(module, head))
+    return _recognised(module, following) or Normalised(_module(module, head))
 
 
 def _recognised(module: nn.Module, following: list[fx.Node]) -> PoolLinear | None:

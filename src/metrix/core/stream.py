@@ -59,10 +59,11 @@ class _Streamed(torch.autograd.Function):
                 so_far = Totals(*(old + new.detach() for old, new in zip(so_far, totals, strict=True)))
             if not wanted or not totals.sums.requires_grad:
                 continue
-            for part in range(parts):
+            for part, one in enumerate(torch.eye(parts, dtype=totals.sums.dtype, device=totals.sums.device)):
                 found = torch.autograd.grad(
-                    totals.sums[part],
+                    totals.sums,
                     [leaves[i] for i in wanted],
+                    grad_outputs=one,
                     retain_graph=part + 1 < parts,
                     allow_unused=True,
                 )

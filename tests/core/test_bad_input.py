@@ -1,0 +1,136 @@
+"""Every mistake gets a ValueError of ours that says what was given and what is accepted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, reducers, regularizers
+from pytorch_metric_learning import losses as peer
+from torch import nn
+
+from metrix import Metrix, MetrixError, MetrixWarning, losses
+
+X, Y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
+
+
+def embed(**options):
+    return Metrix(losses.MultiSimilarity(), mixup="embed", **options)
+
+
+def with_row(value):
+    x = X.clone()
+    x[3] = value
+    return x
+
+
+CASES = {
+    "labels of another length": (lambda: embed()(X, Y[:5]), r"\(5,\) for 6 embeddings: accepted .* \(6,\)"),
+    "labels of two axes": (lambda: losses.NCA()(X, Y[:, None]), r"\(6, 1\)"),
+    "labels as a list": (lambda: losses.NCA()(X, [0, 0, 1, 1, 2, 2]), "list for 6 embeddings"),
+    "float labels": (lambda: losses.NCA()(X, Y.float()), "float32: accepted are whole numbers"),
+    "embeddings of one axis": (
+        lambda: embed()(X[0], Y),
+        r"shape \(4,\): accepted .*\(examples, dimensions\)",
+    ),
+    "no embeddings": (lambda: embed()(X[:0], Y[:0]), r"shape \(0, 4\)"),
+    "whole-number embeddings": (lambda: embed()(X.long(), Y), "int64: accepted is a floating point"),
+    "NaN": (lambda: embed()(with_row(torch.nan), Y), r"1 of 6 .*rows 3\)"),
+    "infinity": (lambda: embed()(with_row(torch.inf), Y), "1 of 6 embeddings have NaN, infinite"),
+    "zero norm": (lambda: losses.Contrastive()(with_row(0.0), Y), "1 of 6 .*zero norm"),
+    "label past the proxies": (
+        lambda: losses.ProxyAnchor(2, 4)(X, Y),
+        "0 to 2 for 2 proxies: accepted are 0 to 1",
+    ),
+    "negative label": (lambda: losses.ProxyNCA(3, 4)(X, Y - 1), "from -1 to 1"),
+    "proxies of another dimension": (
+        lambda: losses.ProxyNCA(3, 5)(X, Y),
+        "dimension 4 for proxies of dimension 5",
+    ),
+    "unknown pairs": (lambda: embed(pairs="pos-ned"), "'pos-ned'; did you mean 'pos-neg'"),
+    "unknown mixup": (lambda: Metrix(losses.NCA(), mixup="embedding"), "did you mean 'embed'"),
+    "unknown pairs in a call": (lambda: embed().mixed(X, Y, 0.5, "neg-pos"), "unknown pairs 'neg-pos'"),
+    "no pairs": (lambda: embed(pairs=()), r"pairs=\(\)"),
+    "k below 1": (lambda: embed(hard_negatives=0), "hard_negatives=0: accepted is a whole number from 1"),
+    "k for another number of types": (lambda: embed(hard_negatives=(1, 2)), "one for each mixup type"),
+    "negative strength": (lambda: embed(strength=-1), "strength=-1"),
+    "alpha of zero": (lambda: embed(alpha=0), "alpha=0: accepted is a number above 0"),
+    "unknown lam_per": (lambda: embed(lam_per="pairs"), "did you mean 'pair'"),
+    "lam above 1": (lambda: embed().mixed(X, Y, lam=1.2), r"outside of \[0, 1\]"),
+    "lam of another shape": (lambda: embed().mixed(X, Y, lam=torch.rand(4, 4), pairs="pos-neg"), r"\(6, 6\)"),
+    "model without head": (
+        lambda: Metrix(losses.NCA()).step(nn.Linear(4, 4), X, Y),
+        "Linear has no features and no head: accepted is a module",
+    ),
+    "calling a feature objective": (
+        lambda: Metrix(losses.NCA())(X, Y),
+        "needs the model: call objective.step",
+    ),
+    "a miner's tuple": (lambda: embed()(X, Y, (Y, Y, Y)), "leave the miner out"),
+    "same-class pairs with ProxyNCA": (
+        lambda: Metrix(losses.ProxyNCA(3, 4), mixup="embed", pairs="pos-pos")(X, Y),
+        "only examples of different classes",
+    ),
+    "unknown reduction": (
+        lambda: losses.Contrastive(reduction="mean-nonzero"),
+        "did you mean 'mean_nonzero'",
+    ),
+    "temperature of zero": (lambda: losses.NCA(temperature=0), "temperature=0"),
+    "a row without rho": (lambda: losses.GenericLoss(), "rho_pos=None: accepted is a function"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mistake(name):
+    make, message = CASES[name]
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert isinstance(caught.value, MetrixError)
+
+
+def test_triplet_loss_says_why():
+    with pytest.raises(ValueError, match="forming triplets with the anchor"):
+        Metrix(peer.TripletMarginLoss())
+
+
+def test_losses_that_cannot_be_translated_say_why():
+    with pytest.raises(ValueError, match="its form is not known here"):
+        losses.from_pml(peer.AngularLoss())
+    with pytest.raises(ValueError, match="MeanReducer: accepted is its default reducer, AvgNonZeroReducer"):
+        losses.from_pml(peer.ContrastiveLoss(reducer=reducers.MeanReducer()))
+    with pytest.raises(ValueError, match="SNRDistance"):
+        losses.from_pml(peer.ContrastiveLoss(distance=distances.SNRDistance()))
+    with pytest.raises(ValueError, match="with embedding_regularizer"):
+        losses.from_pml(peer.NCALoss(embedding_regularizer=regularizers.LpRegularizer()))
+
+
+@pytest.mark.parametrize("loss", [losses.NCA(), losses.LiftedStructure()], ids=["nca", "lifted"])
+def test_a_batch_without_a_usable_anchor_is_zero_with_a_graph_and_one_warning(loss):
+    x = X.clone().requires_grad_()
+    with pytest.warns(MetrixWarning, match="none of 6 anchors is usable") as caught:
+        value = loss(x, torch.arange(6))
+        loss(x, torch.arange(6))
+    assert len(caught) == 1
+    value.backward()
+    assert value.item() == 0
+    assert not x.grad.any()
+
+
+def test_no_mixing_pairs_is_zero_with_a_graph():
+    objective = embed(pairs="pos-neg")
+    x = X.clone().requires_grad_()
+    with pytest.warns(MetrixWarning):
+        value = objective.mixed(x, torch.zeros(6, dtype=torch.long))
+    value.backward()
+    assert value.item() == 0
+    assert not x.grad.any()
+
+
+def test_anchors_left_out_are_counted():
+    class Model(nn.Module):
+        features = nn.Identity()
+
+        def head(self, z):
+            return nn.functional.normalize(z, dim=1)
+
+    out = Metrix(losses.NCA(), pairs="pos-neg").step(Model(), X, torch.tensor([0, 0, 1, 1, 2, 3]))
+    assert (out.left_out_clean, out.left_out_mixed) == (2, 2)

@@ -1,0 +1,301 @@
+"""Each fast path against its slow twin; the paper's loops are in tests/parity."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from metrix import Metrix, PoolLinear, losses, split
+from metrix.core import maxplus, mixed, recompute
+from metrix.core.maxplus import TorchKernel, max_plus_linear
+from metrix.core.pairs import PAIR_KINDS
+
+N, DIM, CLASSES = 14, 6, 5
+LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 4])
+
+
+class Learnable(nn.Module):
+    """A user's ρ⁺ with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, s):
+        return torch.exp(-self.scale * s)
+
+
+LOSSES = {
+    "contrastive": lambda: losses.Contrastive(0.1),
+    "contrastive, mean_nonzero": lambda: losses.Contrastive(0.1, reduction="mean_nonzero"),
+    "lifted": losses.LiftedStructure,
+    "multi-similarity": losses.MultiSimilarity,
+    "nca": losses.NCA,
+    "learnable": lambda: losses.GenericLoss(
+        rho_pos=Learnable(), rho_neg=lambda s: s.exp(), sigma_pos=torch.log1p
+    ),
+    "proxy-anchor": lambda: losses.ProxyAnchor(CLASSES, DIM),
+    "proxy-anchor, original": lambda: losses.ProxyAnchor.original(CLASSES, DIM),
+    "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(CLASSES, DIM),
+}
+
+
+def double(shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def value_and_gradients(value, leaves):
+    grads = torch.autograd.grad(value, leaves, allow_unused=True)
+    return [
+        value.detach(),
+        *(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)),
+    ]
+
+
+def assert_same(left, right, tolerance=1e-10):
+    for a, b in zip(left, right, strict=True):
+        assert (a - b).abs().max() <= tolerance * max(1.0, float(b.abs().max()))
+
+
+class Network(nn.Module):
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Conv2d(2, 8, 2), head
+        self.seen = 0
+        self.double()
+
+    def features(self, x):
+        self.seen += len(x)
+        return torch.tanh(self.body(x))
+
+
+class MLP(nn.Module):
+    def __init__(self, *extra: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(8 * 9, 16), *extra, nn.Tanh(), nn.Linear(16, DIM))
+
+    def forward(self, z):
+        return F.normalize(self.layers(z), dim=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*anchors is usable:metrix.MetrixWarning")
+@pytest.mark.parametrize("block", [7, 40])
+@pytest.mark.parametrize("kind", PAIR_KINDS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("mixup", ["embed", "feature"])
+def test_a_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, block, monkeypatch):
+    if name == "proxy-nca++" and kind in ("pos-pos", "neg-neg"):
+        return
+    torch.manual_seed(0)
+    loss = LOSSES[name]().double()
+    model = Network(PoolLinear(8, DIM, pool="max"))
+    x = double((N, 2, 4, 4)).requires_grad_()
+    rows = CLASSES if name.startswith("proxy-anchor") and kind == "anc-neg" else N
+    lam = double((rows, N), seed=5).sigmoid()
+    objective = Metrix(loss, mixup=mixup)
+    leaves = [x, *model.parameters(), *loss.parameters()]
+
+    def evaluate():
+        z = model.features(x)
+        if mixup == "embed":
+            value = objective.mixed(model.head(z), LABELS, lam, kind)
+        else:
+            value = objective.mixed_features(model, z, LABELS, lam, kind)
+        return value_and_gradients(value, leaves)
+
+    whole = evaluate()
+    monkeypatch.setattr(mixed, "BLOCK", block)
+    assert_same(evaluate(), whole)
+
+
+@pytest.mark.parametrize("kernel", ["compiled", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("positions", "channels"), [(1, 3), (49, 300), (260, 5)])
+@pytest.mark.parametrize("budget", [1, 2**14, 2**28])
+def test_max_plus_is_autograd_through_the_formed_maps(
+    kernel, dtype, positions, channels, budget, monkeypatch
+):
+    if kernel == "torch":
+        monkeypatch.setattr(maxplus, "kernel_for", lambda x: TorchKernel())
+    else:
+        assert maxplus.compiled_kernel() is not None, "numba is among the requirements"
+    x = double((5, positions, channels)).to(dtype).requires_grad_()
+    weight = double((4, channels), seed=1).to(dtype).requires_grad_()
+    i, j = torch.cartesian_prod(torch.arange(5), torch.arange(5)).unbind(1)
+    lam = double((25,), seed=2).sigmoid().to(dtype)
+    upstream = double((25, 4), seed=3).to(dtype)
+    formed = (lam[:, None, None] * x[i] + (1 - lam)[:, None, None] * x[j]).amax(1) @ weight.T
+    expected = value_and_gradients((formed * upstream).sum(), [x, weight])
+    got = value_and_gradients((max_plus_linear(x, weight, i, j, lam, budget) * upstream).sum(), [x, weight])
+    assert_same(got, expected, 1e-4 if dtype == torch.float32 else 1e-11)
+
+
+def test_max_plus_without_numba_says_so_once(monkeypatch, caplog):
+    import builtins
+
+    original = builtins.__import__
+
+    def no_numba(name, *args, **kwargs):
+        if name == "metrix.core.maxplus_numba":
+            raise ImportError("No module named 'numba'")
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_numba)
+    maxplus.compiled_kernel.cache_clear()
+    try:
+        assert isinstance(maxplus.kernel_for(torch.zeros(1)), TorchKernel)
+        assert isinstance(maxplus.kernel_for(torch.zeros(1)), TorchKernel)
+        assert caplog.text.count("plain torch") == 1
+        assert "plain torch" in Metrix(losses.NCA()).explain(Network(PoolLinear(8, DIM)))
+    finally:
+        maxplus.compiled_kernel.cache_clear()
+
+
+@pytest.mark.parametrize("mixup", ["input", "feature"])
+def test_chunks_with_recomputation_change_nothing(mixup):
+    model = Network(MLP())
+    x = double((N, 2, 4, 4)).requires_grad_()
+    results = []
+    for budget in (2**28, 2**12, 1):
+        objective = Metrix(losses.MultiSimilarity(), mixup=mixup, memory_budget=budget)
+        z = model.features(x)
+        value = (
+            objective.mixed_inputs(model, x, LABELS, 0.4, "pos-neg")
+            if mixup == "input"
+            else objective.mixed_features(model, z, LABELS, 0.4, "pos-neg")
+        )
+        results.append(value_and_gradients(value, [x, *model.parameters()]))
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
+
+
+def test_chunks_keep_the_activations_within_the_budget():
+    """Bytes saved for the backward pass grow with the number of pairs, unless there is a budget."""
+
+    def saved(budget: int) -> int:
+        sizes = {}
+
+        def count(t):
+            sizes[t.data_ptr(), t.numel()] = t.numel() * t.element_size()
+            return t
+
+        model = Network(MLP())
+        z = model.features(double((N, 2, 4, 4))).detach()
+        i, j = torch.cartesian_prod(torch.arange(N), torch.arange(N)).unbind(1)
+        lam = torch.full((len(i),), 0.3, dtype=torch.float64)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+            recompute.in_chunks(model.head, z, i, j, lam, budget, model.head)
+        return sum(sizes.values())
+
+    assert saved(2**14) < saved(2**28) / 3
+
+
+def test_dropout_and_batch_norm_in_the_head_are_recomputed_alike_and_leave_statistics_alone():
+    model = Network(MLP(nn.BatchNorm1d(16, dtype=torch.float64), nn.Dropout(0.5)))
+    norm = model.head.layers[2]
+    x = double((N, 2, 4, 4))
+    z = model.features(x).detach().requires_grad_()
+    before = norm.running_mean.clone(), norm.num_batches_tracked.clone()
+    torch.manual_seed(3)
+    objective = Metrix(losses.MultiSimilarity(), mixup="feature", memory_budget=2**13)
+    model.head.eval()
+    objective.mixed_features(model, z, LABELS, 0.4, "pos-neg")
+    model.head.train()
+    objective.mixed_features(model, z, LABELS, 0.4, "pos-neg").backward()
+    assert z.grad.isfinite().all()
+    f = norm.running_mean, norm.num_batches_tracked
+    assert f[1] == before[1] + 1  # the clean batch, once
+    assert not torch.equal(f[0], before[0])
+
+
+def test_input_mixup_embeds_each_distinct_image_once():
+    model = Network(PoolLinear(8, DIM))
+    x = double((N, 2, 4, 4))
+    objective = Metrix(losses.Contrastive(), mixup="input", pairs="pos-neg", hard_negatives=2)
+    f = model.head(model.features(x)).detach()
+    S = f @ f.T
+    used = set()
+    for a in range(N):
+        negatives = [n for n in range(N) if LABELS[n] != LABELS[a]]
+        hard = sorted(negatives, key=lambda n: -S[a, n].item())[:2]
+        used |= {(p, n) for p in range(N) if LABELS[p] == LABELS[a] and p != a for n in hard}
+    model.seen = 0
+    with torch.no_grad():
+        objective.step(model, x, LABELS)
+    assert model.seen == N + len(used)
+
+
+@pytest.mark.parametrize("head", [PoolLinear(8, DIM), MLP()], ids=["avg+max", "mlp"])
+def test_feature_mixup_runs_the_backbone_once(head):
+    model = Network(head)
+    Metrix(losses.MultiSimilarity(), mixup="feature").step(model, double((N, 2, 4, 4)), LABELS)
+    assert model.seen == N
+
+
+@pytest.mark.parametrize(
+    ("mixup", "head", "path"),
+    [
+        ("embed", None, "closed form"),
+        ("feature", PoolLinear(8, DIM, "avg"), "closed form"),
+        ("feature", PoolLinear(8, DIM, "max"), "max-plus"),
+        ("feature", PoolLinear(8, DIM, "avg+max"), "max-plus"),
+        ("feature", MLP(), "chunks"),
+        ("input", PoolLinear(8, DIM), "chunks"),
+    ],
+)
+def test_explain_names_the_path(mixup, head, path):
+    model = None if head is None else Network(head)
+    assert f"{mixup} mixup: {path}." in Metrix(losses.NCA(), mixup=mixup).explain(model)
+
+
+def test_explain_has_a_line_for_each_type():
+    text = Metrix(losses.NCA(), mixup=("input", "embed"), hard_negatives=(1, None)).explain(Network(MLP()))
+    assert "the 1 hardest" in text.splitlines()[0]
+    assert "all negatives" in text.splitlines()[1]
+
+
+def test_split_recognises_pooling_and_a_linear_layer():
+    from torchvision.models import resnet18
+
+    network = resnet18(num_classes=DIM).eval()
+    model = split(network, at="layer4")
+    x = torch.randn(3, 3, 64, 64)
+    assert model.features(x).shape == (3, 512, 2, 2)
+    assert isinstance(model.head, PoolLinear)
+    torch.testing.assert_close(model(x), F.normalize(network(x), dim=1))
+    assert {id(p) for p in model.parameters()} == {id(p) for p in network.parameters()}
+    out = Metrix(losses.MultiSimilarity(), mixup="feature").step(model, x, torch.tensor([0, 0, 1]))
+    out.loss.backward()
+    assert network.conv1.weight.grad is not None
+
+
+def test_split_of_any_other_tail_is_normalised():
+    network = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, DIM))
+    model = split(network, at="0")
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(model(x), F.normalize(network(x), dim=1))
+    assert "chunks" in Metrix(losses.NCA()).explain(model)
+
+
+def test_split_says_what_cannot_be_cut():
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.b(self.a(x)) + x
+
+    class Branches(Skips):
+        def forward(self, x):
+            return self.b(self.a(x)) if x.sum() > 0 else x
+
+    with pytest.raises(ValueError, match="also uses 'x'"):
+        split(Skips(), at="a")
+    with pytest.raises(ValueError, match="unknown layer 'c'"):
+        split(Skips(), at="c")
+    with pytest.raises(ValueError, match="cannot be traced"):
+        split(Branches(), at="a")

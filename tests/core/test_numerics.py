@@ -1,0 +1,188 @@
+"""Half precision, gradient checks, random draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from metrix import Metrix, PoolLinear, losses
+from metrix.core.factors import draw
+from metrix.core.pairs import PAIR_KINDS
+
+LOSSES = {
+    "contrastive": losses.Contrastive,
+    "contrastive, mean_nonzero": lambda: losses.Contrastive(reduction="mean_nonzero"),
+    "lifted": losses.LiftedStructure,
+    "binomial": lambda: losses.BinomialDeviance(18.0, 75.0, 0.77),
+    "multi-similarity": losses.MultiSimilarity,
+    "nca": losses.NCA,
+    "proxy-anchor": lambda: losses.ProxyAnchor(4, 8),
+    "proxy-anchor, original": lambda: losses.ProxyAnchor.original(4, 8),
+    "proxy-nca": lambda: losses.ProxyNCA(4, 8),
+    "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(4, 8),
+}
+LABELS = torch.arange(4).repeat(3)
+
+
+def extreme(dtype):
+    """Similarities over the whole of [-1, 1]: equal, opposite and orthogonal vectors."""
+    x = torch.zeros(12, 8)
+    x[:, 0] = 1.0
+    x[3:6, 0] = -1.0
+    x[6:, :] = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    return x.to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", PAIR_KINDS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_embeddings_give_finite_losses_and_gradients(name, kind, dtype):
+    if name.startswith("proxy-nca") and kind in ("pos-pos", "neg-neg"):
+        return
+    loss = LOSSES[name]()
+    x = extreme(dtype)
+    if name in ("nca", "lifted") and kind in ("pos-pos", "neg-neg"):
+        value = loss(x, LABELS)  # the mixed loss has an empty sum under a logarithm
+    else:
+        value = Metrix(loss, mixup="embed", pairs=kind)(x, LABELS)
+    value.backward()
+    assert value.isfinite()
+    assert value.dtype == torch.float32
+    assert x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+
+
+class Network(nn.Module):
+    def __init__(self, head) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Conv2d(3, 16, 3), head
+
+    def features(self, x):
+        return self.body(x)
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16 * 36, 8)
+
+    def forward(self, z):
+        return nn.functional.normalize(self.linear(z.flatten(1)), dim=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head", ["avg", "avg+max", "plain"])
+@pytest.mark.parametrize("mixup", ["input", "feature", "embed"])
+@pytest.mark.parametrize("name", ["contrastive", "multi-similarity", "proxy-anchor", "proxy-nca++"])
+def test_autocast_gives_finite_losses_and_gradients_near_those_of_float32(name, mixup, head, dtype):
+    loss = LOSSES[name]()
+    model = Network(Plain() if head == "plain" else PoolLinear(16, 8, pool=head))
+    x = torch.randn(12, 3, 8, 8)
+    out = {}
+    for enabled in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        objective = Metrix(loss, mixup=mixup, generator=generator)
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=dtype, enabled=enabled):
+            out[enabled] = objective.step(model, x, LABELS)
+        out[enabled].loss.backward()
+        assert out[enabled].loss.dtype == torch.float32
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert out[True].loss.item() == pytest.approx(out[False].loss.item(), rel=0.05, abs=0.05)
+    assert out[True].mixed.item() == pytest.approx(out[False].mixed.item(), rel=0.05, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", PAIR_KINDS)
+@pytest.mark.parametrize("name", ["lifted", "multi-similarity", "nca", "proxy-anchor", "proxy-nca++"])
+def test_gradcheck(name, kind):
+    if name.startswith("proxy-nca") and kind in ("pos-pos", "neg-neg"):
+        return
+    if name in ("nca", "lifted") and kind in ("pos-pos", "neg-neg"):
+        return
+    objective = Metrix(LOSSES[name]().double(), mixup="embed")
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 8, generator=generator, dtype=torch.float64).requires_grad_()
+    labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    lam = torch.rand(
+        4 if name == "proxy-anchor" and kind == "anc-neg" else 8, 8, generator=generator, dtype=torch.float64
+    )
+    assert torch.autograd.gradcheck(
+        lambda e: objective.mixed(e, labels, lam, kind) + objective.loss(e, labels), x
+    )
+
+
+@pytest.mark.parametrize("mixup", ["embed", "feature", "input", ("input", "feature", "embed")])
+@pytest.mark.parametrize("lam_per", ["pair", "batch"])
+def test_the_same_generator_gives_the_same_draw(mixup, lam_per):
+    model = Network(PoolLinear(16, 8))
+    x = torch.randn(12, 3, 8, 8)
+
+    def steps(seed: int):
+        torch.manual_seed(seed)  # global random state must not matter
+        generator = torch.Generator().manual_seed(7)
+        objective = Metrix(losses.MultiSimilarity(), mixup=mixup, lam_per=lam_per, generator=generator)
+        outs = [objective.step(model, x, LABELS) for _ in range(6)]
+        return [(o.mixup, o.pairs, o.loss.item()) for o in outs]
+
+    first = steps(0)
+    assert first == steps(1)
+    assert len({loss for *_, loss in first}) > 1
+    assert {pairs for _, pairs, _ in first} == {"pos-neg", "anc-neg"}
+
+
+def test_one_factor_for_each_pair_or_for_the_batch():
+    seen = []
+    objective = Metrix(losses.MultiSimilarity(), mixup="embed", lam_per="batch", pairs="pos-neg")
+    x = torch.randn(12, 8)
+    for lam_per in ("batch", "pair"):
+        objective.lam_per = lam_per
+        from metrix.core import objective as module
+
+        original = module.draw
+
+        def spy(shape, *args, original=original):
+            seen.append(shape)
+            return original(shape, *args)
+
+        module.draw = spy
+        try:
+            objective(x, LABELS)
+        finally:
+            module.draw = original
+    assert seen == [(), (12, 12)]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0, 8.0])
+def test_factors_follow_the_beta_distribution(alpha):
+    from scipy.stats import beta, kstest
+
+    lam = draw((20_000,), alpha, torch.Generator().manual_seed(0), torch.device("cpu"), torch.float64)
+    assert kstest(lam.numpy(), beta(alpha, alpha).cdf).pvalue > 1e-3
+    assert lam.min() >= 0
+    assert lam.max() <= 1
+
+
+def test_types_and_pairs_are_drawn_uniformly():
+    generator = torch.Generator().manual_seed(0)
+    objective = Metrix(
+        losses.MultiSimilarity(), mixup=("feature", "embed"), generator=generator, strength=0.1
+    )
+    model = Network(PoolLinear(16, 8, "avg"))
+    x = torch.randn(12, 3, 8, 8)
+    with torch.no_grad():
+        outs = [objective.step(model, x, LABELS) for _ in range(200)]
+    share = sum(o.mixup == "embed" for o in outs) / 200
+    assert 0.35 < share < 0.65
+    share = sum(o.pairs == "anc-neg" for o in outs) / 200
+    assert 0.35 < share < 0.65
+
+
+def test_strength_weighs_the_mixed_loss():
+    model, x = Network(PoolLinear(16, 8)), torch.randn(12, 3, 8, 8)
+    out = Metrix(losses.MultiSimilarity(), strength=0.7).step(model, x, LABELS)
+    assert out.loss.item() == pytest.approx(out.clean.item() + 0.7 * out.mixed.item())
+    clean = Metrix(losses.MultiSimilarity(), strength=0).step(model, x, LABELS)
+    assert clean.loss.item() == clean.clean.item() == losses.MultiSimilarity()(out.embeddings, LABELS).item()
+    assert clean.mixed.item() == 0

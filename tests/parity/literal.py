@@ -1,0 +1,184 @@
+"""The paper's equations, transcribed to the letter: loops over anchors, pairs and examples.
+
+Nothing here is taken from the library. Embeddings are assumed to have unit norm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+LOG = "log"  # sigma that is undefined for an empty sum
+
+
+def relu(x):
+    return torch.clamp(x, min=0)
+
+
+# Table 1: tau, sigma+, sigma-, rho+, rho-
+def contrastive(m):
+    return (lambda x: x), (lambda x: x), (lambda x: x), (lambda x: -x), (lambda x: relu(x - m))
+
+
+def lifted_structure(m):
+    return relu, torch.log, torch.log, (lambda x: torch.exp(-x)), (lambda x: torch.exp(x - m))
+
+
+def binomial_deviance(beta, gamma, m):
+    return (
+        (lambda x: x),
+        (lambda x: torch.log(1 + x)),
+        (lambda x: torch.log(1 + x)),
+        (lambda x: torch.exp(-beta * (x - m))),
+        (lambda x: torch.exp(gamma * (x - m))),
+    )
+
+
+def multi_similarity(beta, gamma, m, m_neg=None):
+    m_neg = m if m_neg is None else m_neg
+    return (
+        (lambda x: x),
+        (lambda x: torch.log(1 + x) / beta),
+        (lambda x: torch.log(1 + x) / gamma),
+        (lambda x: torch.exp(-beta * (x - m))),
+        (lambda x: torch.exp(gamma * (x - m_neg))),
+    )
+
+
+def nca(T=1.0):
+    return (
+        (lambda x: x),
+        (lambda x: -torch.log(x)),
+        torch.log,
+        (lambda x: torch.exp(x / T)),
+        (lambda x: torch.exp(x / T)),
+    )
+
+
+def loss_labels(five, labelled, include_positive=False):
+    """eq. loss-labels / loss-mixed for one anchor with labelled = [(similarity, y)]; None if undefined."""
+    tau, sigma_pos, sigma_neg, rho_pos, rho_neg = five
+    if not labelled:
+        return None
+    zero = torch.zeros((), dtype=torch.float64)
+    pos = sum((y * rho_pos(s) for s, y in labelled if y > 0), zero)
+    neg = sum(
+        ((1 if include_positive else 1 - y) * rho_neg(s) for s, y in labelled if include_positive or y < 1),
+        zero,
+    )
+    has_pos = any(y > 0 for _, y in labelled)
+    has_neg = include_positive or any(y < 1 for _, y in labelled)
+    if not has_pos and not math.isfinite(float(sigma_pos(zero))):
+        return None
+    if not has_neg and not math.isfinite(float(sigma_neg(zero))):
+        return None
+    return tau(sigma_pos(pos) + sigma_neg(neg))
+
+
+def average(losses):
+    """The mean over anchors for which the loss is defined, or None."""
+    defined = [x for x in losses if x is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def positives(labels, a):
+    return [p for p in range(len(labels)) if labels[p] == labels[a] and p != a]
+
+
+def negatives(labels, a):
+    return [n for n in range(len(labels)) if labels[n] != labels[a]]
+
+
+def clean_pairs(five, f, labels, include_positive=False):
+    """eq. generic with examples in all roles."""
+    labels = labels.tolist()
+    losses = []
+    for a in range(len(f)):
+        U = [(f[a] @ f[p], 1.0) for p in positives(labels, a)] + [
+            (f[a] @ f[n], 0.0) for n in negatives(labels, a)
+        ]
+        losses.append(loss_labels(five, U, include_positive))
+    return average(losses)
+
+
+def clean_proxy_anchor(five, f, labels, proxies):
+    losses = []
+    for c in range(len(proxies)):
+        U = [(proxies[c] @ f[i], 1.0 if labels[i] == c else 0.0) for i in range(len(f))]
+        losses.append(loss_labels(five, U))
+    return average(losses)
+
+
+def clean_proxy_candidates(five, f, labels, proxies, include_positive):
+    losses = []
+    for a in range(len(f)):
+        U = [(f[a] @ proxies[c], 1.0 if labels[a] == c else 0.0) for c in range(len(proxies))]
+        losses.append(loss_labels(five, U, include_positive))
+    return average(losses)
+
+
+def hardest(similarities, candidates, k):
+    """The k candidates most similar to the anchor."""
+    if k is None:
+        return candidates
+    return sorted(candidates, key=lambda n: -similarities[n].item())[:k]
+
+
+def mixing_pairs(kind, P, N, anchor):
+    """M(a) of section "Mixing pairs", as ((x, y), (x', y')) with examples by number."""
+    if kind == "pos-neg":
+        return [((p, 1), (n, 0)) for p in P for n in N]
+    if kind == "anc-neg":
+        return [((anchor, 1), (n, 0)) for n in N]
+    if kind == "pos-pos":
+        return [((p, 1), (q, 1)) for p in P for q in P]
+    return [((n, 0), (m, 0)) for n in N for m in N]
+
+
+def mixed_pairs(five, f, labels, f_lam, lam, kind, k=None, include_positive=False):
+    """eq. loss-mixed, examples as anchors; f_lam(i, j, lam) is eq. mix-embed, lam(i, j) the factor."""
+    labels = labels.tolist()
+    losses = []
+    for a in range(len(f)):
+        N = hardest([f[a] @ f[n] for n in range(len(f))], negatives(labels, a), k)
+        V = []
+        for (i, y), (j, y2) in mixing_pairs(kind, positives(labels, a), N, a):
+            share = float(lam[i, j])
+            V.append((f[a] @ f_lam(i, j, share), share * y + (1 - share) * y2))
+        losses.append(loss_labels(five, V, include_positive))
+    return average(losses)
+
+
+def mixed_proxy_anchor(five, f, labels, proxies, f_lam, mix_with_proxy, lam, kind, k=None):
+    """Proxies as anchors: examples are mixed by f_lam, a proxy with an example by mix_with_proxy."""
+    labels = labels.tolist()
+    losses = []
+    for c in range(len(proxies)):
+        P = [i for i in range(len(f)) if labels[i] == c]
+        N = hardest(
+            [proxies[c] @ f[n] for n in range(len(f))], [i for i in range(len(f)) if labels[i] != c], k
+        )
+        V = []
+        for (i, y), (j, y2) in mixing_pairs(kind, P, N, c):
+            share = float(lam[i, j])
+            v = mix_with_proxy(c, j, share) if kind == "anc-neg" else f_lam(i, j, share)
+            V.append((proxies[c] @ v, share * y + (1 - share) * y2))
+        losses.append(loss_labels(five, V))
+    return average(losses)
+
+
+def mixed_proxy_candidates(five, f, labels, proxies, f_lam, lam, include_positive, k=None):
+    """Proxies as positives and negatives: the mixed example is the anchor."""
+    labels = labels.tolist()
+    losses = []
+    for i in range(len(f)):
+        for j in hardest([f[i] @ f[n] for n in range(len(f))], negatives(labels, i), k):
+            share = float(lam[i, j])
+            v = f_lam(i, j, share)
+            U = []
+            for c in range(len(proxies)):
+                y = share * (c == labels[i]) + (1 - share) * (c == labels[j])
+                U.append((v @ proxies[c], y))
+            losses.append(loss_labels(five, U, include_positive))
+    return average(losses)

@@ -1,0 +1,112 @@
+"""Table 1 against the paper's eq. generic and against pytorch-metric-learning, value and gradient."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from pytorch_metric_learning import distances
+from pytorch_metric_learning import losses as peer
+from torch.nn import functional as F
+
+from metrix import MetrixWarning, losses
+from tests.parity import batches, literal
+from tests.parity.test_mixed_loss import CLASSES, DIM, LOSSES, PAIR_LOSSES, build, compare
+
+
+@pytest.fixture(autouse=True)
+def _unusable_batches_may_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MetrixWarning)
+        yield
+
+
+@pytest.mark.parametrize("batch", batches.NAMES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_table_1(name, batch):
+    loss, five, include_positive = build(name)
+    labels = batches.labels_of(batch)
+    x = (3.0 * batches.points(batch, DIM)).requires_grad_()  # embeddings need not be normalised
+    f = F.normalize(x, dim=1)
+    if name in PAIR_LOSSES:
+        expected = literal.clean_pairs(five, f, labels)
+    else:
+        proxies = F.normalize(loss.proxies, dim=1)
+        if name == "proxy-anchor":
+            expected = literal.clean_proxy_anchor(five, f, labels, proxies)
+        else:
+            expected = literal.clean_proxy_candidates(five, f, labels, proxies, include_positive)
+    compare(loss(x, labels), expected, [x, *loss.parameters()])
+
+
+def test_nca_with_the_positive_in_the_denominator():
+    labels, x = batches.labels_of("balanced"), batches.points("balanced", DIM).requires_grad_()
+    expected = literal.clean_pairs(literal.nca(0.2), F.normalize(x, dim=1), labels, include_positive=True)
+    compare(losses.NCA(0.2, include_positive=True)(x, labels), expected, [x])
+
+
+def test_mean_nonzero_is_the_mean_of_positives_plus_the_mean_of_non_zero_negatives():
+    labels, x = batches.labels_of("unbalanced"), batches.points("unbalanced", DIM).requires_grad_()
+    f = F.normalize(x, dim=1)
+    pos, neg = [], []
+    for a in range(len(f)):
+        pos += [-(f[a] @ f[p]) for p in literal.positives(labels.tolist(), a)]
+        neg += [literal.relu(f[a] @ f[n] - 0.1) for n in literal.negatives(labels.tolist(), a)]
+    neg = [t for t in neg if t > 0]
+    expected = sum(pos) / len(pos) + sum(neg) / len(neg)
+    compare(losses.Contrastive(0.1, reduction="mean_nonzero")(x, labels), expected, [x])
+
+
+def test_generic_loss_takes_any_five_functions():
+    five = (torch.tanh, torch.sqrt, torch.log1p, lambda s: (1 - s) ** 2 + 0.1, lambda s: torch.relu(s) ** 2)
+    labels, x = batches.labels_of("balanced"), batches.points("balanced", DIM).requires_grad_()
+    expected = literal.clean_pairs(five, F.normalize(x, dim=1), labels)
+    compare(losses.GenericLoss(*five)(x, labels), expected, [x])
+
+
+PEERS = {
+    "contrastive, cosine": lambda: peer.ContrastiveLoss(0.8, 0.2, distance=distances.CosineSimilarity()),
+    "contrastive, euclidean": lambda: peer.ContrastiveLoss(0.1, 1.2),
+    "lifted, cosine": lambda: peer.GeneralizedLiftedStructureLoss(distance=distances.CosineSimilarity()),
+    "lifted, squared": lambda: peer.GeneralizedLiftedStructureLoss(
+        1.3, 0.2, distance=distances.LpDistance(power=2)
+    ),
+    "multi-similarity": lambda: peer.MultiSimilarityLoss(18, 75, 0.77),
+    "multi-similarity, defaults": lambda: peer.MultiSimilarityLoss(),
+    "nca": lambda: peer.NCALoss(softmax_scale=3),
+    "nca, cosine": lambda: peer.NCALoss(softmax_scale=3, distance=distances.CosineSimilarity()),
+    "proxy-nca": lambda: peer.ProxyNCALoss(CLASSES, DIM, softmax_scale=3),
+    "normalized softmax": lambda: peer.NormalizedSoftmaxLoss(CLASSES, DIM),
+    "proxy anchor": lambda: peer.ProxyAnchorLoss(CLASSES, DIM),
+}
+
+
+@pytest.mark.parametrize("batch", ["balanced", "unbalanced"])
+@pytest.mark.parametrize("name", PEERS)
+def test_from_pml_has_the_value_of_the_original(name, batch):
+    torch.manual_seed(0)
+    original = PEERS[name]().double()
+    translated = losses.from_pml(original)
+    labels = batches.labels_of(batch)
+    if batch == "unbalanced":
+        labels = labels.where(
+            labels != 2, 1
+        )  # PML counts anchors without positives as zero, we leave them out
+    x = batches.points(batch, DIM).requires_grad_()
+    expected = original(x, labels)
+    compare(translated(x, labels), expected, [x])
+
+
+def test_translated_proxies_are_those_of_the_original():
+    original = peer.ProxyAnchorLoss(CLASSES, DIM)
+    assert losses.from_pml(original).proxies is original.proxies
+
+
+def test_proxy_anchor_original_is_the_published_loss():
+    torch.manual_seed(0)
+    original = peer.ProxyAnchorLoss(CLASSES, DIM).double()
+    ours = losses.ProxyAnchor.original(CLASSES, DIM).double()
+    ours.proxies = original.proxies
+    labels, x = batches.labels_of("singletons"), batches.points("singletons", DIM).requires_grad_()
+    compare(ours(x, labels), original(x, labels), [x, original.proxies])
