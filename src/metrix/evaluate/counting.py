@@ -184,14 +184,6 @@ def measure(
                 out[q, 3 * column - 1] = average
 
 
-@summed
-def _largest(row: NDArray[np.float32]) -> np.float32:
-    top: np.float32 = row[0]
-    for k in range(1, len(row)):
-        top = max(top, row[k])
-    return top
-
-
 @compiled
 def nearest(
     S: NDArray[np.float32],  # (queries, examples), off by at most slack / 2
@@ -202,20 +194,17 @@ def nearest(
     norms: NDArray[np.float64],
     budget: int,
     squared: NDArray[np.float64],  # in and out: squared distance to the nearest example so far
-    crowded: NDArray[np.bool_],  # out: queries with more near-ties than the budget
+    crowded: NDArray[np.bool_],  # out: queries with more candidates than the budget
 ) -> None:
     """Lower `squared` where an example is nearer; only those that may be nearest are measured in float64."""
     for q in range(len(S)):
         row = S[q]
-        top = _largest(row)
-        # ‖q-x‖² = 2 - 2s: an example below this similarity is not the nearest for certain.
-        bar = np.float32(max(np.float64(top), 1.0 - squared[q] / 2.0) - slack)
-        if top < bar:
-            continue
         measured = 0
+        # ‖q-x‖² = 2 - 2s: an example below this similarity is not the nearest for certain.
+        bar = np.float32(1.0 - squared[q] / 2.0 - slack)
         for left in range(0, len(row), CHUNK):
             right = min(left + CHUNK, len(row))
-            if _largest(row[left:right]) < bar:
+            if _above_and_reaching(row[left:right], bar, bar)[1] == 0:
                 continue
             for k in range(left, right):
                 if row[k] >= bar:
@@ -224,4 +213,7 @@ def nearest(
                         break
                     away = squared_distance(queries[q], query_norms[q], values[k], norms[k])
                     squared[q] = min(squared[q], away)
-        crowded[q] = measured > budget
+                    bar = np.float32(1.0 - squared[q] / 2.0 - slack)
+            if measured > budget:
+                crowded[q] = True
+                break
