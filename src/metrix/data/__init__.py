@@ -12,6 +12,7 @@ from metrix.data.cache import PixelCache, build_cache
 from metrix.data.catalogue import PARTS, Catalogue
 from metrix.data.checking import CheckReport, PartSummary, check
 from metrix.data.dataset import Dataset, Part, loader
+from metrix.data.draws import Repeat
 from metrix.data.files import Broken
 from metrix.data.images import ImageError, load_image
 from metrix.data.opening import open_dataset as open
@@ -45,6 +46,7 @@ __all__ = [
     "PhotoTransform",
     "PixelCache",
     "RandomSampler",
+    "Repeat",
     "build_cache",
     "cache_folder",
     "check",

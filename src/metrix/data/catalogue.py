@@ -251,5 +251,5 @@ def _choose(names: Sequence[str], labels: Iterable[int], fraction: float, salt: 
     if fraction in (0, 1):
         return ordered[: int(fraction) * len(ordered)]
     if len(ordered) < 2:
-        raise DataError(f"a {what} share needs at least 2 classes to divide; there is {len(ordered)}")
+        raise DataError(f"to divide classes into {what} and others takes at least 2; there is {len(ordered)}")
     return ordered[: min(max(round(fraction * len(ordered)), 1), len(ordered) - 1)]

@@ -3,8 +3,8 @@
 Characters of the DejaVu and STIX faces that matplotlib ships, drawn as white on black, 28x28, centred.
 A class is a character. Code points with the same outline (Latin A, Greek Alpha, Cyrillic A) are one class:
 the outline has to be the same, up to its place on the line, in at least half of the faces that hold both,
-and classes merge transitively. Where two classes still share an outline in some face (l and I), nobody
-could tell which was meant, so those few images are left out.
+and classes merge transitively. Where two classes still share an outline in some face (the dashes of a
+monospaced one), nobody could tell which was meant, so those few images are left out.
 
     >>> from metrix import data
     >>> data.open("glyphs")  # doctest: +SKIP
@@ -190,8 +190,8 @@ def _digest(content: dict[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """The arrays of a cached file; None if it is missing or not whole."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            content = {key: file[key] for key in file.files}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            content = {key: arrays[key] for key in arrays.files}
         return content if str(content["sha256"]) == _digest(content) else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

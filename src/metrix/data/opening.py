@@ -38,7 +38,9 @@ def read_catalogue(
     if not path.exists():
         raise DataError(_unknown(text))
     catalogue = layouts.read(path, layout, None if root is None else Path(root).expanduser())
-    return catalogue.split(unseen, seed) if UNSPLIT in catalogue.part_names else catalogue
+    if UNSPLIT not in catalogue.part_names or (catalogue.problems and len(catalogue.class_names) < 2):
+        return catalogue
+    return catalogue.split(unseen, seed)
 
 
 def open_dataset(
