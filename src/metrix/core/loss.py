@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -33,11 +34,17 @@ Role = Literal["examples", "proxies"]
 
 @dataclass(frozen=True)
 class Sets:
-    """Anchors a with their positives P(a) and negatives N(a) among the examples or proxies of a batch."""
+    """Anchors a with their positives P(a) and negatives N(a) among the candidates of a batch."""
 
     anchors: Tensor  # (anchors, d)  unit
+    candidates: Tensor  # (candidates, d)  unit
     positive: Tensor  # (anchors, candidates)  bool: in P(a)
     negative: Tensor  # (anchors, candidates)  bool: in N(a)
+
+    @cached_property
+    def similarity(self) -> Tensor:
+        """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
+        return self.anchors @ self.candidates.T
 
 
 class Loss(nn.Module):
@@ -63,26 +70,20 @@ class Loss(nn.Module):
                 "indices_tuple was given: these losses use all pairs of the batch, so leave the miner out"
             )
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.clean(unit(embeddings), labels)[0]
+            return self.clean(self.sets(unit(embeddings), labels))[0]
 
-    def clean(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        """The clean loss of unit embeddings, and how many anchors were left out as undefined."""
-        S, w, total = self.clean_candidates(embeddings, labels)
-        return self.conclude(self.reduce(self.row, S, w), total, embeddings)
-
-    def clean_candidates(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Weights, int]:
-        """S and the weights that Y and valid give, of the clean batch, and the number of anchors."""
-        sets = self.sets(embeddings, labels)
-        S = sets.anchors @ embeddings.T
-        pos = sets.positive.to(S.dtype)
-        neg = (sets.positive | sets.negative if self.row.include_positive else sets.negative).to(S.dtype)
-        return S, Weights(pos, neg), len(S)
+    def clean(self, sets: Sets) -> tuple[Tensor, int]:
+        """The clean loss, and how many anchors were left out as undefined."""
+        S = sets.similarity
+        negative = sets.positive | sets.negative if self.row.include_positive else sets.negative
+        w = Weights(sets.positive.to(S.dtype), negative.to(S.dtype))
+        return self.conclude(self.reduce(self.row, S, w), len(S), sets.anchors, sets.candidates)
 
     def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
         """Anchors, P(a) and N(a): here the examples of the batch, none of them its own positive."""
         labels = class_labels(labels, len(embeddings))
         same = labels.unsqueeze(1) == labels.unsqueeze(0)
-        return Sets(embeddings, same.clone().fill_diagonal_(False), ~same)
+        return Sets(embeddings, embeddings, same.clone().fill_diagonal_(False), ~same)
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
@@ -191,7 +192,7 @@ class ProxyAnchorLoss(ProxyLoss):
         labels = self.labels(labels, embeddings)
         classes = torch.arange(len(self.proxies), device=labels.device)
         positive = classes.unsqueeze(1) == labels.unsqueeze(0)
-        return Sets(self.unit_proxies().to(embeddings.dtype), positive, ~positive)
+        return Sets(self.unit_proxies().to(embeddings.dtype), embeddings, positive, ~positive)
 
 
 class ProxyCandidateLoss(ProxyLoss):
@@ -199,10 +200,9 @@ class ProxyCandidateLoss(ProxyLoss):
 
     candidate_role: Role = "proxies"
 
-    def clean_candidates(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Weights, int]:
-        """Similarities to all proxies; the proxy of the example's class is its positive."""
+    def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
+        """Every example is an anchor; the proxy of its class is its positive, all others negative."""
         labels = self.labels(labels, embeddings)
-        S = embeddings @ self.unit_proxies().to(embeddings.dtype).T
-        pos = torch.zeros_like(S).scatter_(1, labels.long().unsqueeze(1), 1.0)
-        neg = torch.ones_like(S) if self.row.include_positive else 1.0 - pos
-        return S, Weights(pos, neg), len(S)
+        classes = torch.arange(len(self.proxies), device=labels.device)
+        positive = labels.unsqueeze(1) == classes.unsqueeze(0)
+        return Sets(embeddings, self.unit_proxies().to(embeddings.dtype), positive, ~positive)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metrix.core.generic import Totals, Weights, weights
 from metrix.core.gram import inverse_norms_from, mixed_similarity
-from metrix.core.loss import Loss, ProxyCandidateLoss, Sets
+from metrix.core.loss import Loss, Sets
 from metrix.core.pairs import MixingPairs, distinct, mixing_pairs
 from metrix.core.stream import streamed
 from metrix.errors import InvalidInput
@@ -49,7 +49,7 @@ Mixture = Interpolated | Embedded
 def mixed_loss(
     loss: Loss,
     mixture: Mixture,
-    embeddings: Tensor,
+    sets: Sets,
     labels: Tensor,
     draw: DrawFactors,
     kind: str,
@@ -57,49 +57,42 @@ def mixed_loss(
 ) -> tuple[Tensor, int]:
     """eq. loss-mixed, averaged over anchors with a mixing pair, and how many anchors were left out.
 
-    embeddings (n, d) are the unit embeddings of the clean batch, `draw` gives λ of a shape,
-    `kind` is a kind of mixing pairs, `hardest` the number of negatives of an anchor to mix with.
+    `sets` are those of the clean batch, `draw` gives λ of a shape, `kind` is a kind of mixing pairs,
+    `hardest` the number of negatives of an anchor to mix with.
     """
-    with torch.autocast(embeddings.device.type, enabled=False):
-        if isinstance(loss, ProxyCandidateLoss):
-            return _mixed_anchors(loss, mixture, embeddings, labels, draw, kind, hardest)
-        return _mixed_candidates(loss, mixture, embeddings, labels, draw, kind, hardest)
+    with torch.autocast(sets.anchors.device.type, enabled=False):
+        if loss.candidate_role == "proxies":
+            return _mixed_anchors(loss, mixture, sets, labels, draw, kind, hardest)
+        return _mixed_candidates(loss, mixture, sets, draw, kind, hardest)
 
 
 def _mixed_candidates(
-    loss: Loss,
-    mixture: Mixture,
-    embeddings: Tensor,
-    labels: Tensor,
-    draw: DrawFactors,
-    kind: str,
-    hardest: int | None,
+    loss: Loss, mixture: Mixture, sets: Sets, draw: DrawFactors, kind: str, hardest: int | None
 ) -> tuple[Tensor, int]:
     """Examples as positives and negatives: the anchor is clean, V(a) is what it is compared with."""
-    sets = loss.sets(embeddings, labels)
+    embeddings, anchors, n = sets.candidates, len(sets.anchors), len(sets.candidates)
     if kind == "anc-neg" and loss.anchor_role == "proxies":
         # the anchor lives among the embeddings, so that is where it is mixed, whatever the mixup type
         normalise = mixture.normalise if isinstance(mixture, Interpolated) else True
         mixture = Interpolated(embeddings, normalise=normalise)
-    n = len(embeddings)
-    interpolated = isinstance(mixture, Interpolated)
-    similarity = None if hardest is None else (sets.anchors @ embeddings.T).detach()
-    blocks = list(mixing_pairs(kind, sets, hardest, similarity, BLOCK, 1 if interpolated else n * n))
+    similarity = None if hardest is None else sets.similarity.detach()
+    per_anchor = 1 if isinstance(mixture, Interpolated) else n * n
+    blocks = list(mixing_pairs(kind, sets, hardest, similarity, BLOCK, per_anchor))
     if not blocks:
-        return loss.conclude(_nothing(embeddings), len(sets.anchors), embeddings)
-    lam = draw((len(sets.anchors) if kind == "anc-neg" else n, n))
+        return loss.conclude(_nothing(embeddings), anchors, embeddings)
+    lam = draw((anchors if kind == "anc-neg" else n, n))
     if isinstance(mixture, Interpolated):
         totals = _interpolated_totals(loss, mixture, sets, lam, blocks)
     else:
         totals = _embedded_totals(loss, mixture, sets, lam, blocks)
-    return loss.conclude(totals, len(sets.anchors), embeddings)
+    return loss.conclude(totals, anchors, embeddings)
 
 
 def _interpolated_totals(
     loss: Loss, mixture: Interpolated, sets: Sets, lam: Tensor, blocks: list[MixingPairs]
 ) -> Totals:
     u = mixture.vectors
-    A = sets.anchors @ u.T  # (anchors, n)  ⟨a, u⟩
+    A = sets.similarity if u is sets.candidates else sets.anchors @ u.T  # (anchors, n)  ⟨a, u⟩
     own: Tensor | None = None  # ⟨a, u_a⟩, 1 for unit vectors
     norms: list[Tensor] = []
     with_anchor = blocks[0].left is None
@@ -143,9 +136,9 @@ def _totals(loss: Loss, block: MixingPairs, S: Tensor, factors: Tensor) -> Total
 
 
 def _mixed_anchors(
-    loss: ProxyCandidateLoss,
+    loss: Loss,
     mixture: Mixture,
-    embeddings: Tensor,
+    sets: Sets,
     labels: Tensor,
     draw: DrawFactors,
     kind: str,
@@ -160,8 +153,8 @@ def _mixed_anchors(
             f"pairs {kind!r} with {type(loss).__name__}: its positives and negatives are proxies, so only "
             "examples of different classes are mixed; accepted are 'pos-neg' and 'anc-neg'"
         )
-    labels = loss.labels(labels, embeddings).long()
-    n = len(embeddings)
+    embeddings, proxies, labels = sets.anchors, sets.candidates, labels.long()
+    n, num_classes = len(embeddings), len(proxies)
     allowed = labels[:, None] != labels[None, :]
     if hardest is not None and hardest < n:
         similarity = (embeddings @ embeddings.T).detach().masked_fill(~allowed, -torch.inf)
@@ -171,8 +164,6 @@ def _mixed_anchors(
     if len(pairs) == 0:
         return loss.conclude(_nothing(embeddings), n, embeddings)
     lam = draw((n, n))
-    proxies = loss.unit_proxies().to(embeddings.dtype)
-    num_classes = len(proxies)
 
     def totals(S: Tensor, i: Tensor, j: Tensor, factors: Tensor) -> Totals:
         Y = torch.zeros_like(S)
@@ -202,7 +193,8 @@ def _mixed_anchors(
         S = mixed_similarity(B.index_select(0, i), B.index_select(0, j), factors, norm)
         return totals(S, i, j, factors)
 
-    found = streamed(interpolated, blocks, [u @ proxies.T, *norms])
+    B = sets.similarity if u is embeddings else u @ proxies.T  # (n, classes)
+    found = streamed(interpolated, blocks, [B, *norms])
     return loss.conclude(found, len(pairs), embeddings)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.factors import choose, draw
-from metrix.core.loss import Loss
+from metrix.core.loss import Loss, Sets
 from metrix.core.mixed import Mixture, mixed_loss
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.plan import (
@@ -105,11 +105,12 @@ class Metrix(nn.Module):
             )
         with torch.autocast(embeddings.device.type, enabled=False):
             x = unit(embeddings)
-            clean, _ = self.loss.clean(x, labels)
+            sets = self.loss.sets(x, labels)
+            clean, _ = self.loss.clean(sets)
             if self.strength == 0:
                 return clean
             mixture = mixture_of_embeddings(x, self.renormalise)
-            mixed, _ = self._mixed(mixture, x, labels, "embed", self._draw_pairs(), None)
+            mixed, _ = self._mixed(mixture, sets, labels, "embed", self._draw_pairs(), None)
             return clean + self.strength * mixed
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
@@ -121,7 +122,8 @@ class Metrix(nn.Module):
         kind = self._draw_pairs()
         with torch.autocast(embeddings.device.type, enabled=False):
             x = unit(embeddings)
-            clean, left_out_clean = self.loss.clean(x, labels)
+            sets = self.loss.sets(x, labels)
+            clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
             if mixup == "input":
@@ -130,7 +132,7 @@ class Metrix(nn.Module):
                 mixture = mixture_of_features(model, features, self.memory_budget)
             else:
                 mixture = mixture_of_embeddings(x, self.renormalise)
-            mixed, left_out_mixed = self._mixed(mixture, x, labels, mixup, kind, None)
+            mixed, left_out_mixed = self._mixed(mixture, sets, labels, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
@@ -140,7 +142,7 @@ class Metrix(nn.Module):
         """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it."""
         x = unit(embeddings)
         mixture = mixture_of_embeddings(x, self.renormalise)
-        return self._mixed(mixture, x, labels, "embed", self._given(pairs), lam)[0]
+        return self._mixed(mixture, self.loss.sets(x, labels), labels, "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,
@@ -154,7 +156,7 @@ class Metrix(nn.Module):
         check_model(model)
         x = unit(model.head(features))
         mixture = mixture_of_features(model, features, self.memory_budget)
-        return self._mixed(mixture, x, labels, "feature", self._given(pairs), lam)[0]
+        return self._mixed(mixture, self.loss.sets(x, labels), labels, "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
         self,
@@ -168,7 +170,7 @@ class Metrix(nn.Module):
         check_model(model)
         x = unit(model.head(model.features(inputs)))
         mixture = mixture_of_inputs(model, inputs, self.memory_budget)
-        return self._mixed(mixture, x, labels, "input", self._given(pairs), lam)[0]
+        return self._mixed(mixture, self.loss.sets(x, labels), labels, "input", self._given(pairs), lam)[0]
 
     def explain(self, model: Any = None) -> str:
         """Which way the mixed examples of each mixup type are computed with this model, and why."""
@@ -187,8 +189,9 @@ class Metrix(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def _mixed(
-        self, mixture: Mixture, x: Tensor, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
+        self, mixture: Mixture, sets: Sets, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
     ) -> tuple[Tensor, int]:
+        x = sets.anchors
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
 
         def factors(shape: tuple[int, int]) -> Tensor:
@@ -197,7 +200,7 @@ class Metrix(nn.Module):
             size = shape if self.lam_per == "pair" else ()
             return draw(size, self.alpha, self.generator, x.device, x.dtype).expand(shape)
 
-        return mixed_loss(self.loss, mixture, x, labels, factors, kind, hardest)
+        return mixed_loss(self.loss, mixture, sets, labels, factors, kind, hardest)
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]
