@@ -113,6 +113,14 @@ def test_verification_is_remembered_until_a_file_changes(photos: Path, own_cache
         assert len(data.open(photos).broken) == 1
 
 
+def test_damage_that_keeps_the_size_is_noticed_too(photos: Path, own_cache: Path) -> None:
+    data.open(photos)
+    path = photos / "class1" / "0.png"
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.warns(MetrixWarning):
+        assert len(data.open(photos).broken) == 1
+
+
 def test_a_damaged_memory_of_verification_is_made_anew(photos: Path, own_cache: Path) -> None:
     data.open(photos)
     (remembered,) = (own_cache / "decoded").iterdir()
@@ -167,8 +175,8 @@ def test_check_counts_what_has_no_answer(tmp_path: Path, paint: Paint) -> None:
     report = data.check(tmp_path)
     assert report.ok
     assert report.notes == (
-        "1 training class have a single image and so no positive pair",
-        "1 query image have no image of their class to find",
+        "1 training class with a single image, so without a positive pair",
+        "1 query image without any image of the same class to find",
     )
 
 

@@ -123,6 +123,7 @@ def test_moves_stay_in_their_bounds_and_reach_them(options: dict[str, object], b
     matrices = data.GlyphTransform(**options).matrices(item_keys(0, 0, range(3000)))  # type: ignore[arg-type]
     largest = (matrices - torch.eye(2, 3)).abs().max().item()
     assert 0.95 * bound < largest <= bound + 1e-6
+    assert (matrices.mean(dim=0) - torch.eye(2, 3)).abs().max() < 0.1 * bound  # to both sides alike
 
 
 def test_a_shift_moves_whole_pixels() -> None:

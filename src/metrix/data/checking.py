@@ -131,12 +131,12 @@ def _remarks(catalogue: Catalogue) -> list[str]:
     lonely = np.bincount(catalogue.labels[catalogue.where("train")], minlength=1) == 1
     if lonely.any():
         remarks.append(
-            f"{count(int(lonely.sum()), 'training class')} have a single image and so no positive pair"
+            f"{count(int(lonely.sum()), 'training class')} with a single image, so without a positive pair"
         )
     gallery = np.bincount(catalogue.labels[catalogue.where("gallery")], minlength=len(catalogue.class_names))
     # An image that is itself in the gallery needs another one of its class there.
     answers = gallery[catalogue.labels] - (catalogue.parts == "test")
     hopeless = int((answers[catalogue.where("query")] < 1).sum())
     if hopeless:
-        remarks.append(f"{count(hopeless, 'query image')} have no image of their class to find")
+        remarks.append(f"{count(hopeless, 'query image')} without any image of the same class to find")
     return remarks
