@@ -1,0 +1,71 @@
+"""All figures that the README claims about speed: `make bench`, or `make bench ARGS="core --json FILE"`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("groups", nargs="*", help="core, loading, training, evaluation; all by default")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--skip-slow", action="store_true", help="leave out what takes minutes")
+    options = parser.parse_args()
+    groups = options.groups or ["core", "loading", "evaluation"]
+    console = Console(stderr=True)
+    rows: list[dict[str, Any]] = []
+    for name, part in parts(groups, options.skip_slow):
+        with console.status(f"measuring {name}"):
+            found = part()
+        rows += found
+        for row in found:
+            console.print(
+                f"{row['name']}: {row['value']:.3g} {row['unit']}  ({row['target'] or 'no target'})"
+            )
+    show(rows)
+    if options.json:
+        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+        options.json.write_text(json.dumps({"machine": machine, "figures": rows}, indent=2) + "\n")
+    return 0 if all(row["reached"] is not False for row in rows) else 1
+
+
+def parts(groups: list[str], skip_slow: bool) -> Any:
+    for group in groups:
+        if group == "core":
+            from benchmarks import core
+
+            for part in core.PARTS:
+                if not (skip_slow and part is core.whole_step):
+                    yield f"core: {part.__name__.replace('_', ' ')}", part
+        elif group == "loading":
+            from benchmarks import loading
+
+            yield "loading", loading.run
+        elif group == "evaluation":
+            from benchmarks import evaluation
+
+            yield "evaluation", lambda: evaluation.run(0.1 if skip_slow else 1.0)
+        else:
+            sys.exit(f"unknown group {group!r}: accepted are core, loading and evaluation")
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table("what", "measured", "must reach", "reached", "how")
+    for row in rows:
+        verdict = {True: "yes", False: "NO", None: ""}[row["reached"]]
+        value = f"{row['value']:.3g} {row['unit']}"
+        table.add_row(row["name"], value, str(row["target"] or ""), verdict, row.get("note", ""))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Time and memory, measured side by side in one run because machines are noisy."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def together(runs: dict[str, Callable[[], Any]], seconds: float = 3.0, least: int = 5) -> dict[str, float]:
+    """Median seconds of each, taking turns, so that a busy moment slows all of them alike."""
+    for run in runs.values():
+        run()
+        run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or len(next(iter(times.values()))) < least:
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> int:
+    """Peak resident bytes of `prepare()()` above what was resident after `prepare()`, in a new process."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_peak, args=(prepare, sender))
+    process.start()
+    try:
+        return int(receiver.recv())
+    finally:
+        process.join()
+
+
+def _peak(prepare: Callable[[], Callable[[], Any]], sender: Any) -> None:
+    run = prepare()
+    gc.collect()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # resets the peak
+    before = _status("VmRSS")
+    run()
+    sender.send(_status("VmHWM") - before)
+
+
+def _status(field: str) -> int:
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def at_most(name: str, value: float, limit: float, unit: str = "×", note: str = "") -> dict[str, Any]:
+    return _row(name, value, f"≤ {limit:g}", value <= limit, unit, note)
+
+
+def at_least(name: str, value: float, limit: float, unit: str = "×", note: str = "") -> dict[str, Any]:
+    return _row(name, value, f"≥ {limit:g}", value >= limit, unit, note)
+
+
+def _row(name: str, value: float, target: str, reached: bool, unit: str, note: str) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "target": target, "reached": reached, "note": note}

@@ -1,0 +1,28 @@
+"""The examples run as they stand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str) -> str:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def test_a_script_for_pytorch_metric_learning_runs_with_only_the_loss_line_changed():
+    lines = run("pml_drop_in.py").splitlines()
+    losses = [float(line.split()[-1]) for line in lines]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+
+
+def test_digits_in_a_loop_of_ones_own():
+    out = run("digits.py")
+    clean, mixed = (float(line.split()[-3]) for line in out.splitlines()[1:3])
+    assert 80 < clean < 100
+    assert 80 < mixed < 100
