@@ -87,9 +87,9 @@ def test_features_are_those_of_timm() -> None:
     ("backbone", "expected"),
     [
         ("glyphs-cnn", DataConfig(28, (0.5,), (0.5,), 1)),
-        ("efficientnet_lite0", DataConfig(224, (0.498,) * 3, (0.502,) * 3, 3)),
-        ("efficientnet_lite1", DataConfig(240, (0.498,) * 3, (0.502,) * 3, 3)),
-        ("resnet18", DataConfig(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 3)),
+        ("efficientnet_lite0", DataConfig(224, (0.498,) * 3, (0.502,) * 3, 3, "bicubic")),
+        ("efficientnet_lite1", DataConfig(240, (0.498,) * 3, (0.502,) * 3, 3, "bicubic")),
+        ("resnet18", DataConfig(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 3, "bicubic")),
     ],
 )
 def test_data_config(backbone: str, expected: DataConfig) -> None:

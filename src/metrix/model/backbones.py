@@ -31,12 +31,17 @@ EXAMINED_SIZE = 96  # pixels: enough for every stride, where the size of the ima
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What a backbone expects of an image: `size` x `size` pixels, `channels`, and (x - mean) / std."""
+    """What a backbone expects of an image: `size` x `size` pixels, `channels`, and (x - mean) / std.
+
+    `interpolation` is the resizing that its weights were trained with, 'bilinear' or 'bicubic': features
+    of another are measurably worse.
+    """
 
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     channels: int = 3
+    interpolation: str = "bilinear"
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
     mean, std = (0.498,) * 3, (0.502,) * 3  # what the packaged Lite weights were trained with
     if name not in LITE_BACKBONES:
         mean, std = tuple(config["mean"]), tuple(config["std"])
-    data_config = DataConfig(image_size or size, mean, std, channels)
+    data_config = DataConfig(image_size or size, mean, std, channels, config["interpolation"])
     return module, data_config, _fixed_size(module.pretrained_cfg)
 
 

@@ -101,7 +101,7 @@ def _parsed(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
         content = json.loads(text)
         version = content.pop("format")
         data = content.pop("data")
-        data_config = DataConfig(data["size"], tuple(data["mean"]), tuple(data["std"]), data["channels"])
+        data_config = DataConfig(**{**data, "mean": tuple(data["mean"]), "std": tuple(data["std"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"the config of {file} is not one of metrix: {error!r}") from error
     known = {field.name for field in fields(EmbedderConfig)}
