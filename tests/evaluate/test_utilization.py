@@ -47,9 +47,12 @@ def test_candidates_closer_than_float32_are_told_apart() -> None:
 
 
 def test_a_collapsed_training_set() -> None:
-    queries, train = points(0, 20, 4), np.tile([[1.0, 2.0, 3.0, 4.0]], (500, 1))
-    train[77] += 1e-9
-    assert utilization(queries, train) == pytest.approx(literal.utilization(queries, train[:80]), abs=1e-9)
+    # All examples are within float32's doubt of each other: too many candidates to measure one by one.
+    train = [1.0, 2.0, 3.0, 4.0] + 1e-7 * np.random.default_rng(0).standard_normal((500, 4))
+    queries = points(0, 20, 4)
+    assert utilization(queries, train) == pytest.approx(literal.utilization(queries, train), abs=1e-9)
+    same = np.tile(train[:1], (500, 1))
+    assert utilization(queries, same) == pytest.approx(literal.utilization(queries, train[:1]), abs=1e-9)
 
 
 @settings(max_examples=30, deadline=None)
@@ -143,6 +146,12 @@ def test_pairs_are_of_the_classes_they_say(pairs: str, same: bool, different: bo
             assert len(parts) in (1, 2)
             seen.add(len(set(labels[parts])) == 1)
     assert seen == ({True} if same else set()) | ({False} if different else set())
+
+
+def test_the_anchor_is_not_among_its_positives() -> None:
+    # In classes of two the only positive is the other one: each comes once an epoch, mixed with itself.
+    for block in mixed_embeddings(np.eye(8), np.arange(8) // 2, epochs=5, pairs="pos-pos"):
+        np.testing.assert_allclose(block.sum(axis=0), 1, atol=1e-12)
 
 
 def test_lambda_is_beta_and_the_generator_decides() -> None:
