@@ -56,6 +56,8 @@ def test_features_are_the_rest_after_the_trunk(backbone: str, freeze_to: str | N
         rest = cut.features_from(activations)
         assert torch.equal(activations, kept), "the rest wrote into the activations it was given"
         assert torch.equal(rest, whole.features(x))
+        from_file = activations.clone(memory_format=torch.contiguous_format)
+        assert torch.equal(cut.features_from(from_file), whole.features(x))
         assert torch.equal(cut.features(x), whole.features(x))
         assert torch.equal(cut(x), whole(x))
 

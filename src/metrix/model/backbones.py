@@ -33,8 +33,7 @@ EXAMINED_SIZE = 96  # pixels: enough for every stride, where the size of the ima
 class DataConfig:
     """What a backbone expects of an image: `size` x `size` pixels, `channels`, and (x - mean) / std.
 
-    `interpolation` is the resizing that its weights were trained with, 'bilinear' or 'bicubic': features
-    of another are measurably worse.
+    `interpolation` is the resizing that timm names for its weights, 'bilinear' or 'bicubic'.
     """
 
     size: int

@@ -88,6 +88,10 @@ class Embedder(nn.Module):
         self._prefix_tokens = built.prefix_tokens
         self._boundary: str | None = None  # path of the last frozen module; None where all or nothing is
         self._rest: tuple[str, ...] = ()  # paths of the modules after the boundary
+        self._map_of_convolutions = built.anatomy.output.ndim == 4 and not built.channels_last
+        if self._map_of_convolutions:
+            # CPU convolutions measured a third faster, forward and backward; shapes stay the same.
+            self.backbone.to(memory_format=torch.channels_last)
         self._freeze(freeze_to)
         if self._boundary is not None:
             self._check_split()
@@ -121,6 +125,8 @@ class Embedder(nn.Module):
             return self._positions_first(self.backbone.forward_features(activations))  # type: ignore[operator]
         if self._boundary is None:
             return activations
+        if self._map_of_convolutions:  # activations read from a file are laid out channels-first
+            activations = activations.contiguous(memory_format=torch.channels_last)
         for path in self._rest:
             activations = self.backbone.get_submodule(path)(activations)
         return self._positions_first(activations)
