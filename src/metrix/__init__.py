@@ -5,11 +5,55 @@
 >>> loss = objective(embeddings, labels)
 """
 
-from metrix import losses
-from metrix.core.head import PoolLinear
-from metrix.core.objective import Metrix, StepOutput
-from metrix.core.split import split
-from metrix.errors import MetrixError, MetrixWarning
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metrix import data, evaluate, losses
+    from metrix.core.head import PoolLinear
+    from metrix.core.objective import Metrix, StepOutput
+    from metrix.core.split import split
+    from metrix.errors import MetrixError, MetrixWarning
+    from metrix.model import Embedder
 
 __version__ = "0.1.0"
-__all__ = ["Metrix", "MetrixError", "MetrixWarning", "PoolLinear", "StepOutput", "losses", "split"]
+__all__ = [
+    "Embedder",
+    "Metrix",
+    "MetrixError",
+    "MetrixWarning",
+    "PoolLinear",
+    "StepOutput",
+    "data",
+    "evaluate",
+    "losses",
+    "split",
+]
+
+# Where each name is. Importing torch takes seconds, so it happens when a name is first used.
+_HOMES = {
+    "Embedder": "metrix.model",
+    "Metrix": "metrix.core.objective",
+    "MetrixError": "metrix.errors",
+    "MetrixWarning": "metrix.errors",
+    "PoolLinear": "metrix.core.head",
+    "StepOutput": "metrix.core.objective",
+    "split": "metrix.core.split",
+}
+_MODULES = ("data", "evaluate", "losses")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"metrix.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'metrix' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

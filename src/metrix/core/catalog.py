@@ -140,12 +140,8 @@ class ProxyNCA(ProxyCandidateLoss):
 
     _shown = ("temperature", "include_positive")
 
-    def __init__(
-        self, num_classes: int, dim: int, temperature: float = 1.0, include_positive: bool = False
-    ) -> None:
-        super().__init__(
-            nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8
-        )
+    def __init__(self, num_classes: int, dim: int, temperature: float = 1.0, include_positive: bool = False) -> None:
+        super().__init__(nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8)
         self.temperature, self.include_positive = temperature, include_positive
 
 
@@ -157,12 +153,8 @@ class ProxyNCAPlusPlus(ProxyCandidateLoss):
 
     _shown = ("temperature", "include_positive")
 
-    def __init__(
-        self, num_classes: int, dim: int, temperature: float = 1 / 9, include_positive: bool = True
-    ) -> None:
-        super().__init__(
-            nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8
-        )
+    def __init__(self, num_classes: int, dim: int, temperature: float = 1 / 9, include_positive: bool = True) -> None:
+        super().__init__(nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8)
         self.temperature, self.include_positive = temperature, include_positive
 
 

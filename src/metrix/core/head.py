@@ -45,9 +45,7 @@ class PoolLinear(nn.Module):
     tensor([1.0000, 1.0000, 1.0000], grad_fn=<LinalgVectorNormBackward0>)
     """
 
-    def __init__(
-        self, channels: int, dim: int, pool: str = "avg+max", linear: nn.Linear | None = None
-    ) -> None:
+    def __init__(self, channels: int, dim: int, pool: str = "avg+max", linear: nn.Linear | None = None) -> None:
         super().__init__()
         if pool not in POOLINGS:
             raise one_of("pool", pool, POOLINGS)

@@ -103,9 +103,7 @@ class Loss(nn.Module):
         if not self._warned:
             self._warned = True
             need = [
-                s
-                for s, n in (("a positive", self.row.needs_positive), ("a negative", self.row.needs_negative))
-                if n
+                s for s, n in (("a positive", self.row.needs_positive), ("a negative", self.row.needs_negative)) if n
             ]
             warnings.warn(
                 f"{type(self).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; "

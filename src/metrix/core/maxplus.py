@@ -78,18 +78,14 @@ def compiled_kernel() -> Kernel | None:
     try:
         from metrix.core.maxplus_numba import NumbaKernel
     except ImportError as error:
-        logger.warning(
-            "max-plus mixup runs in plain torch, which is slower: numba cannot be imported (%s)", error
-        )
+        logger.warning("max-plus mixup runs in plain torch, which is slower: numba cannot be imported (%s)", error)
         return None
     return NumbaKernel()
 
 
 def kernel_for(x: Tensor) -> Kernel:
     """The fastest kernel for where the features are."""
-    compiled = (
-        compiled_kernel() if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) else None
-    )
+    compiled = compiled_kernel() if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) else None
     return TorchKernel() if compiled is None else compiled
 
 
@@ -131,9 +127,7 @@ def _blocks(pairs: int, block: int) -> list[slice]:
     return [slice(start, min(start + block, pairs)) for start in range(0, pairs, block)]
 
 
-def max_plus_linear(
-    x: Tensor, weight: Tensor, i: Tensor, j: Tensor, lam: Tensor, budget: int = 2**28
-) -> Tensor:
+def max_plus_linear(x: Tensor, weight: Tensor, i: Tensor, j: Tensor, lam: Tensor, budget: int = 2**28) -> Tensor:
     """weight · max_p(λ x_i + (1-λ) x_j) for each pair: x (n, positions, channels) to (pairs, d).
 
     `budget` bounds the bytes of one block of pairs; besides it a byte per pair and channel is kept.

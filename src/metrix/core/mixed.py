@@ -113,9 +113,7 @@ def _interpolated_totals(
     return streamed(block_totals, blocks, tensors, _parameters(loss))
 
 
-def _embedded_totals(
-    loss: Loss, mixture: Embedded, sets: Sets, lam: Tensor, blocks: list[MixingPairs]
-) -> Totals:
+def _embedded_totals(loss: Loss, mixture: Embedded, sets: Sets, lam: Tensor, blocks: list[MixingPairs]) -> Totals:
     i, j = distinct(blocks, (lam.shape[0], lam.shape[1])).unbind(1)
     V = mixture.embed(i, j, lam[i, j]).to(sets.anchors.dtype)  # (pairs, d)
     number = torch.zeros(lam.shape, dtype=torch.int64, device=lam.device)

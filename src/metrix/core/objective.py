@@ -100,9 +100,7 @@ class Metrix(nn.Module):
                 "mixup='embed', which needs only embeddings"
             )
         if indices_tuple is not None:
-            raise InvalidInput(
-                "indices_tuple was given: all pairs of the batch are used, leave the miner out"
-            )
+            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         with torch.autocast(embeddings.device.type, enabled=False):
             x = unit(embeddings)
             sets = self.loss.sets(x, labels)
@@ -178,9 +176,7 @@ class Metrix(nn.Module):
         for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
             path = path_for(mixup, model)
             negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
-            lines.append(
-                f"{mixup} mixup: {path.name}. {path.why[0].upper()}{path.why[1:]}. Mixes {negatives}."
-            )
+            lines.append(f"{mixup} mixup: {path.name}. {path.why[0].upper()}{path.why[1:]}. Mixes {negatives}.")
         return "\n".join(lines)
 
     def extra_repr(self) -> str:
@@ -227,9 +223,7 @@ def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tup
     return names
 
 
-def _hard_negatives(
-    given: int | Sequence[int | None] | None, mixup: tuple[str, ...]
-) -> tuple[int | None, ...]:
+def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, ...]) -> tuple[int | None, ...]:
     if given is None:
         return tuple(DEFAULT_HARD_NEGATIVES[name] for name in mixup)
     each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)

@@ -42,11 +42,7 @@ class MixingPairs:
     def valid(self) -> Tensor:
         """Which pairs are in M(a): bool, broadcastable to (a, l, r)."""
         right = self.right.mask
-        valid = (
-            torch.ones_like(self.rows, dtype=torch.bool)[:, None, None]
-            if right is None
-            else right[:, None, :]
-        )
+        valid = torch.ones_like(self.rows, dtype=torch.bool)[:, None, None] if right is None else right[:, None, :]
         if self.left is not None and self.left.mask is not None:
             valid = valid & self.left.mask[:, :, None]
         return valid
@@ -148,11 +144,7 @@ def mixing_pairs(
             left = None if kind == "anc-neg" else negatives
             yield MixingPairs(block, left, negatives, kind)
             continue
-        index = (
-            listed.index_select(0, block)[:, :longest]
-            if len(block) < len(listed)
-            else listed[block][:, :longest]
-        )
+        index = listed.index_select(0, block)[:, :longest] if len(block) < len(listed) else listed[block][:, :longest]
         padded = index < 0
         mask = None if shortest == longest else ~padded
         positives = Side(index if mask is None else index.masked_fill(padded, 0), mask, longest)

@@ -43,13 +43,9 @@ def path_for(mixup: str, model: Any) -> Path:
     head = model.head
     if type(head) is not PoolLinear or type(head.linear) is not nn.Linear:
         kind = type(head).__name__ if isinstance(head, nn.Module) else "a function"
-        return Path(
-            "chunks", f"the head is {kind}: only pooling + linear layer (metrix.PoolLinear) has a shorter way"
-        )
+        return Path("chunks", f"the head is {kind}: only pooling + linear layer (metrix.PoolLinear) has a shorter way")
     if head.pool == "avg":
-        return Path(
-            "closed form", "average pooling and a linear layer turn mixed features into mixed outputs"
-        )
+        return Path("closed form", "average pooling and a linear layer turn mixed features into mixed outputs")
     kernel = "compiled by numba on the CPU" if compiled_kernel() is not None else "in plain torch"
     return Path("max-plus", f"{head.pool} pooling needs the maximum over positions of each pair; {kernel}")
 

@@ -83,7 +83,5 @@ class _Streamed(torch.autograd.Function):
         saved = ctx.saved_tensors  # type: ignore[attr-defined]
         out: list[Tensor | None] = [None] * num_inputs
         for place, i in enumerate(wanted):
-            out[i] = sum(
-                (grad[p] * saved[p * len(wanted) + place] for p in range(len(grad))), torch.zeros(())
-            )
+            out[i] = sum((grad[p] * saved[p * len(wanted) + place] for p in range(len(grad))), torch.zeros(()))
         return (None, None, None, *out)

@@ -52,9 +52,7 @@ def class_labels(labels: Tensor, n: int, num_classes: int | None = None) -> Tens
 def interpolation(lam: Tensor, shape: tuple[int, int]) -> Tensor:
     """λ as a (left, right) tensor with values in [0, 1], from a number or a tensor of that shape."""
     if lam.ndim != 0 and tuple(lam.shape) != shape:
-        raise ShapeError(
-            f"lam of shape {tuple(lam.shape)}: accepted is one number or a tensor of shape {shape}"
-        )
+        raise ShapeError(f"lam of shape {tuple(lam.shape)}: accepted is one number or a tensor of shape {shape}")
     if not bool(((lam >= 0) & (lam <= 1)).all()):
         raise ShapeError("lam outside of [0, 1]: accepted are interpolation factors from 0 to 1")
     return lam.expand(shape)

@@ -1,0 +1,85 @@
+"""Progress, tables and the end of a run, drawn in the terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from metrix.data import Part
+from metrix.train.checkpoint import Progress as RunProgress
+from metrix.train.config import Config
+from metrix.train.folder import RunFolder
+from metrix.train.watching import Watcher
+
+
+def quiet_or_drawn(quiet: bool) -> Watcher:
+    """A watcher for a script, or for a person."""
+    return Watcher() if quiet else DrawnWatcher()
+
+
+class DrawnWatcher(Watcher):
+    """A bar for what is prepared, one for training, a table of validations, the results at the end."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.began, self.images = time.monotonic(), 0
+
+    def preparing(self, what: str, done: int, of: int) -> None:
+        """A bar for images that are checked or activations that are computed."""
+        if what not in self.tasks:
+            self.bars.start()
+            self.tasks[what] = self.bars.add_task(what, total=of, detail="")
+        self.bars.update(self.tasks[what], completed=done, total=of)
+
+    def begin(self, run: RunFolder, config: Config, part: Part, batches: int, progress: RunProgress) -> None:
+        """Say what is trained, and start the bar."""
+        mixup = ", ".join(config.mixing.mixup) or "none"
+        self.console.print(
+            f"[bold]{config.loss.loss}[/], mixup {mixup}: {len(part):,} images of {part.num_classes:,} classes, "
+            f"run [cyan]{run.path}[/]"
+        )
+        if progress.step:
+            self.console.print(f"going on from step {progress.step:,} (epoch {progress.epoch + 1})")
+        total = config.train.epochs * batches
+        if config.train.max_steps is not None:
+            total = min(total, config.train.max_steps)
+        self.bars.start()
+        self.tasks["train"] = self.bars.add_task("training", total=total, completed=progress.step, detail="")
+        self.began = time.monotonic()
+
+    def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
+        """Move the bar; losses, clean and mixed apart, and images a second."""
+        self.images += images
+        speed = self.images / max(1e-9, time.monotonic() - self.began)
+        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
+        self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
+
+    def validated(self, progress: RunProgress, found: dict[str, Any], better: bool) -> None:
+        """A line for a validation."""
+        recall = "  ".join(f"R@{k} {100 * v:.1f}" for k, v in found["recall"].items())
+        mark = "  [green]best so far[/]" if better else ""
+        self.bars.console.print(f"epoch {progress.epoch:3d}  validation classes  {recall}{mark}")
+
+    def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
+        """The table of Recall@K on the unseen classes, and where the run is."""
+        self.bars.stop()
+        test = results["test"]
+        table = Table(title=f"Unseen classes: {test['images']:,} images of {test['classes']:,} classes")
+        for k in test["recall"]:
+            table.add_column(f"Recall@{k}", justify="right")
+        table.add_row(*(f"{100 * v:.1f}" for v in test["recall"].values()))
+        Console().print(table)
+        self.console.print(f"run [cyan]{run.path}[/]: the model is in {run.model}")

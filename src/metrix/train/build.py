@@ -1,0 +1,90 @@
+"""From configuration to loss, objective and optimizer."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from metrix.core.catalog import (
+    NCA,
+    BinomialDeviance,
+    Contrastive,
+    LiftedStructure,
+    MultiSimilarity,
+    ProxyAnchor,
+    ProxyNCA,
+    ProxyNCAPlusPlus,
+)
+from metrix.core.loss import Loss
+from metrix.core.objective import Metrix
+from metrix.errors import InvalidInput, one_of
+from metrix.model import Embedder
+from metrix.train.config import Config, LossChoice
+
+LOSSES: dict[str, type[Loss]] = {
+    "contrastive": Contrastive,
+    "lifted-structure": LiftedStructure,
+    "binomial-deviance": BinomialDeviance,
+    "multi-similarity": MultiSimilarity,
+    "nca": NCA,
+    "proxy-anchor": ProxyAnchor,
+    "proxy-nca": ProxyNCA,
+    "proxy-nca++": ProxyNCAPlusPlus,
+}
+PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
+
+
+def build_loss(choice: LossChoice, num_classes: int, dim: int) -> Loss:
+    """The loss by name, with the parameters that were given."""
+    if choice.loss not in LOSSES:
+        raise one_of("loss", choice.loss, LOSSES)
+    make = LOSSES[choice.loss]
+    given = {k: v for k, v in choice.model_dump(exclude={"loss"}).items() if v is not None}
+    accepted = set(inspect.signature(make).parameters)
+    if make is ProxyAnchor and given.get("reduction") == "original":
+        return ProxyAnchor.original(num_classes, dim, given.get("beta", 32.0), given.get("margin", 0.1))
+    for key in given:
+        if key not in accepted:
+            names = ", ".join(sorted(accepted - {"num_classes", "dim"})) or "none"
+            raise InvalidInput(f"loss {choice.loss!r} has no {key}: accepted are {names}")
+    if "num_classes" in accepted:
+        given |= {"num_classes": num_classes, "dim": dim}
+    return make(**given)
+
+
+def build_objective(config: Config, loss: Loss, generator: torch.Generator) -> Metrix:
+    """The loss with its mixup; without mixup the strength is zero."""
+    mixing = config.mixing
+    return Metrix(
+        loss,
+        mixup=mixing.mixup or ("embed",),
+        pairs=mixing.pairs,
+        strength=mixing.strength if mixing.mixup else 0.0,
+        alpha=mixing.alpha,
+        hard_negatives=mixing.hard_negatives if mixing.mixup else None,
+        lam_per=mixing.lam_per,
+        generator=generator,
+    )
+
+
+def build_optimizer(config: Config, embedder: Embedder, loss: Loss) -> torch.optim.AdamW:
+    """AdamW with a group each for backbone, head and proxies; `base_lr` is what schedules start from."""
+    train = config.train
+    head_lr = train.head_lr or train.lr
+    groups: list[dict[str, Any]] = [
+        _group("backbone", _trained(embedder.backbone), train.lr),
+        _group("head", _trained(embedder.head), head_lr),
+        _group("proxies", _trained(loss), train.proxy_lr or PROXY_LR_FACTOR * head_lr),
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=train.weight_decay)
+
+
+def _group(name: str, parameters: list[nn.Parameter], lr: float) -> dict[str, Any]:
+    return {"name": name, "params": parameters, "lr": lr, "base_lr": lr}
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]

@@ -1,0 +1,176 @@
+"""What a run is made of: one pydantic model, one YAML file, one set of flags.
+
+Sections group the keys; a key has one name in all sections, so that it can be a flag of its own:
+`train.epochs` in YAML is `--epochs` on the command line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from metrix.errors import InvalidInput, one_of
+
+MixupName = Literal["input", "feature", "embed"]
+PairsName = Literal["pos-neg", "anc-neg", "pos-pos", "neg-neg"]
+
+
+class Section(BaseModel):
+    """A group of keys; an unknown one is an error."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
+
+
+class Data(Section):
+    """Where images come from and how they are split."""
+
+    data: str = Field("glyphs", description="glyphs, glyphs-mini, a folder, a manifest (.csv, .parquet), cub:PATH …")
+    unseen: float = Field(0.5, gt=0, lt=1, description="share of a folder's classes kept for testing")
+    split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
+    layout: str | None = Field(None, description="how the data is laid out, where it is not recognised")
+    max_bad: float = Field(0.01, ge=0, description="unreadable images to put up with: a share below 1, or a count")
+    holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
+    train_classes: int | None = Field(None, ge=2, description="train on only so many of the training classes")
+    image_size: int | None = Field(None, ge=8, description="side of the image crop; the backbone's own by default")
+    augment: Literal["standard", "none"] = Field("standard", description="random views in training, or none")
+    cache: Literal["ram", "disk", "none"] = Field("none", description="keep decoded, resized images there")
+    workers: int = Field(0, ge=0, description="processes that load images")
+
+
+class Model(Section):
+    """Backbone and head."""
+
+    backbone: str = Field("resnet50", description="a name of timm, efficientnet_lite0|1|2 or glyphs-cnn")
+    dim: int = Field(512, ge=1, description="length of the embedding")
+    pool: Literal["avg+max", "avg", "max", "gem", "cls", "attention"] = Field(
+        "avg+max", description="pooling of the head"
+    )
+    weights: str | None = Field(None, description="pretrained, or a file (.safetensors, .pth); random by default")
+    freeze_to: str | None = Field(None, description="last frozen stage of the backbone, or all")
+    frozen_bn: bool = Field(False, description="batch norm keeps its statistics in training")
+    views: int = Field(0, ge=0, description="with freeze_to: cached views of each training image; 0 caches none")
+
+
+class LossChoice(Section):
+    """The loss and its parameters; what is left out has the loss's own default."""
+
+    loss: str = Field("multi-similarity", description="contrastive, multi-similarity, proxy-anchor, proxy-nca++ …")
+    margin: float | None = Field(None, description="m")
+    beta: float | None = Field(None, gt=0, description="β, scale of positives")
+    gamma: float | None = Field(None, gt=0, description="γ, scale of negatives")
+    temperature: float | None = Field(None, gt=0, description="T of the NCA family")
+    reduction: str | None = Field(None, description="how terms are averaged")
+
+
+class Mixing(Section):
+    """Mixup, as in the paper."""
+
+    mixup: tuple[MixupName, ...] = Field(("feature",), description="input, feature, embed, several, or none")
+    pairs: tuple[PairsName, ...] = Field(("pos-neg", "anc-neg"), description="mixing pairs; one is drawn in each step")
+    strength: float = Field(0.4, ge=0, description="w, weight of the mixed loss")
+    alpha: float = Field(2.0, gt=0, description="λ ~ Beta(alpha, alpha)")
+    hard_negatives: tuple[int | None, ...] | None = Field(
+        None, description="k hardest negatives to mix with, for each type"
+    )
+    lam_per: Literal["pair", "batch"] = Field("pair", description="one λ for each pair, or for each batch")
+
+
+class Training(Section):
+    """Optimisation, schedule, selection."""
+
+    epochs: int = Field(60, ge=1, description="passes over the training images")
+    max_steps: int | None = Field(None, ge=1, description="end after so many steps, whatever the epochs")
+    batch_size: int = Field(100, ge=2, description="images in a batch")
+    sampler: Literal["balanced", "random"] = Field("balanced", description="classes × images, or all at random")
+    per_class: int = Field(5, ge=1, description="images of each class in a balanced batch")
+    lr: float = Field(1e-4, gt=0, description="learning rate of the backbone")
+    head_lr: float | None = Field(None, gt=0, description="learning rate of the head; that of the backbone by default")
+    proxy_lr: float | None = Field(None, gt=0, description="learning rate of proxies; 100 times the head's by default")
+    weight_decay: float = Field(1e-4, ge=0, description="of AdamW")
+    schedule: Literal["step", "cosine", "constant"] = Field("step", description="how the learning rate falls")
+    decay_every: int = Field(10, ge=1, description="step schedule: epochs between two decays")
+    decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of a decay")
+    warmup_epochs: int = Field(0, ge=0, description="first epochs in which only head and proxies train")
+    clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="arithmetic of the network")
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="decay of a moving average of weights, which is then the model; 0: none"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
+    seed: int = Field(0, ge=0, description="seed of weights, batches, views and draws")
+    validate_every: int = Field(1, ge=1, description="epochs between two validations")
+    patience: int | None = Field(None, ge=1, description="end after so many validations without a better one")
+    checkpoint_steps: int = Field(500, ge=1, description="steps between two checkpoints within an epoch")
+
+
+class Config(Section):
+    """All keys of a run, in sections."""
+
+    data: Data = Data()
+    model: Model = Model()
+    loss: LossChoice = LossChoice()
+    mixing: Mixing = Mixing()
+    train: Training = Training()
+
+    def to_yaml(self) -> str:
+        """The whole configuration, resolved."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+    def with_values(self, values: dict[str, Any]) -> Config:
+        """A copy with some keys, named without their section, set anew."""
+        nested: dict[str, Any] = self.model_dump(mode="json")
+        for key, value in values.items():
+            section = sections().get(key)
+            if section is None:
+                raise one_of("key", key, sections())
+            nested[section][key] = value
+        return parsed(nested)
+
+
+def sections() -> dict[str, str]:
+    """The section of each key."""
+    return {key: name for name, part in _parts().items() for key in part.model_fields}
+
+
+def _parts() -> dict[str, type[Section]]:
+    return {"data": Data, "model": Model, "loss": LossChoice, "mixing": Mixing, "train": Training}
+
+
+def field(key: str) -> Any:
+    """The pydantic field of a key."""
+    return _parts()[sections()[key]].model_fields[key]
+
+
+def parsed(nested: dict[str, Any]) -> Config:
+    """A configuration from sections of keys; mistakes are named, with the nearest known key."""
+    if not isinstance(nested, dict):
+        raise InvalidInput(f"a configuration is a mapping of sections, not {type(nested).__name__}")
+    for name, part in nested.items():
+        if name not in _parts():
+            raise one_of("section", name, _parts())
+        if not isinstance(part, dict):
+            raise InvalidInput(f"section {name!r} is {part!r}; accepted is a mapping of keys to values")
+        for key in part:
+            if key not in _parts()[name].model_fields:
+                raise one_of(f"key in {name}", key, _parts()[name].model_fields)
+    try:
+        return Config.model_validate(nested)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"])
+        raise InvalidInput(f"{where}={first['input']!r}: {first['msg']}") from error
+
+
+def read(path: Path) -> Config:
+    """A configuration from a YAML file; keys that are not there have their defaults."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return parsed(yaml.safe_load(text) or {})
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"{path} is not YAML: {error}") from error

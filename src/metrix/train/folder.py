@@ -1,0 +1,136 @@
+"""A run is a folder.
+
+config.yaml         the resolved configuration
+environment.json    versions, machine, fingerprint of the data
+metrics.jsonl       a line for each epoch and validation
+tensorboard/        the same as events
+checkpoints/        last.safetensors (everything), best.safetensors
+model/              the trained model: Embedder.load(run)
+results.json        measures on the unseen classes; it is there when the run is finished
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from metrix.errors import InvalidInput
+from metrix.model.saving import write_whole
+from metrix.train import config as configuration
+from metrix.train.config import Config
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run."""
+
+    path: Path
+
+    @property
+    def last(self) -> Path:
+        """The newest checkpoint."""
+        return self.path / "checkpoints" / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint with the best validation."""
+        return self.path / "checkpoints" / "best.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.path / "model"
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the run."""
+        return configuration.read(self.path / "config.yaml")
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The final measures, or None while the run is not finished."""
+        file = self.path / "results.json"
+        found: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.exists() else None
+        return found
+
+    def start(self, config: Config, fingerprint: str) -> None:
+        """Write what is known at the start."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write_text("config.yaml", config.to_yaml())
+        self.write_json("environment.json", {**environment(), "data_fingerprint": fingerprint})
+
+    def check_resumable(self, fingerprint: str) -> None:
+        """The data must be the data that the run began with."""
+        before = json.loads((self.path / "environment.json").read_text("utf-8"))["data_fingerprint"]
+        if before != fingerprint:
+            raise InvalidInput(
+                f"{self.path} was trained on other data (fingerprint {before[:12]}, now {fingerprint[:12]}): "
+                "restore the images it began with, or start a new run"
+            )
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file whole or not at all."""
+        write_whole(self.path / name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file whole or not at all."""
+        self.write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def log(self, **values: Any) -> None:
+        """Add a line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+        lines = []
+        file = self.path / "metrics.jsonl"
+        for line in file.read_text("utf-8").splitlines() if file.exists() else ():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return lines
+
+    def forget_after(self, step: int) -> None:
+        """Drop the lines that a resumed run will write again."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
+        self.write_text("metrics.jsonl", "".join(kept))
+
+
+def new_folder(config: Config, parent: Path = Path("runs")) -> Path:
+    """A folder named after the time and what is trained, which is not there yet."""
+    data = re.sub(r"\W+", "-", Path(config.data.data.split(":")[-1]).stem).strip("-") or "data"
+    mixup = "+".join(config.mixing.mixup) or "clean"
+    name = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{mixup}"
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def opened(path: Path) -> RunFolder:
+    """A run folder that is there."""
+    if not (path / "config.yaml").is_file():
+        raise InvalidInput(f"{path} is no run: it has no config.yaml; accepted is a folder that metrix train wrote")
+    return RunFolder(path)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine."""
+    packages = ("metrix", "torch", "torchvision", "timm", "numpy", "lightning-fabric", "faiss-cpu", "numba")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"python": sys.version.split()[0], "platform": platform.platform(), "versions": versions}

@@ -1,0 +1,277 @@
+"""The training loop, from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.loss import Loss
+from metrix.core.objective import Metrix
+from metrix.errors import InvalidInput
+from metrix.model import Embedder
+from metrix.train import checkpoint
+from metrix.train.build import build_loss, build_objective, build_optimizer
+from metrix.train.checkpoint import Progress, owned, under
+from metrix.train.config import Config, Training
+from metrix.train.ema import Average
+from metrix.train.folder import RunFolder, new_folder, opened
+from metrix.train.interruption import Interrupted, end_requests
+from metrix.train.measuring import measured, score
+from metrix.train.sources import Activations, Images, opened_data, training_part
+from metrix.train.watching import Watcher
+
+
+class Trained(nn.Module):
+    """Network and loss in one module: one forward call for a step, and proxies train with the rest."""
+
+    def __init__(self, network: nn.Module, objective: Metrix) -> None:
+        super().__init__()
+        self.network, self.objective = network, objective
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The losses of one batch."""
+        out = self.objective.step(self.network, inputs, labels)
+        return {"loss": out.loss, "clean": out.clean.detach(), "mixed": out.mixed.detach()}
+
+
+def train(
+    config: Config | None = None,
+    folder: Path | None = None,
+    *,
+    resume: Path | None = None,
+    watcher: Watcher | None = None,
+) -> RunFolder:
+    """Train and measure a model; the run is a folder.
+
+    A run that was interrupted goes on with `resume`, to the weights that it would have had without the
+    interruption. Ctrl-C and SIGTERM end it after the step under way and raise `Interrupted`.
+    """
+    watcher = watcher or Watcher()
+    if resume is not None:
+        run = opened(resume)
+        config = run.config
+        if run.results is not None:
+            watcher.finished(run, run.results)
+            return run
+    else:
+        config = config or Config()
+        run = RunFolder(folder or new_folder(config))
+        if run.path.exists() and any(run.path.iterdir()):
+            raise InvalidInput(f"{run.path} is there already: choose another folder, or --resume {run.path}")
+    with end_requests() as requests:
+        return _train(config, run, resume is not None, watcher, requests)
+
+
+def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: Any) -> RunFolder:
+    settings = config.train
+    fabric = _fabric(settings)
+    dataset = opened_data(config, watcher.preparing)
+    part = training_part(config, dataset)
+    fingerprint = dataset.catalogue.fingerprint()
+    if resumed:
+        run.check_resumable(fingerprint)
+    else:
+        run.start(config, fingerprint)
+
+    torch.manual_seed(settings.seed)
+    model = config.model
+    embedder = Embedder(
+        model.backbone,
+        model.dim,
+        model.pool,
+        model.weights,
+        model.freeze_to,
+        frozen_bn=model.frozen_bn,
+        image_size=config.data.image_size,
+    )
+    loss = build_loss(config.loss, part.num_classes, model.dim)
+    draws = torch.Generator().manual_seed(settings.seed)
+    objective = build_objective(config, loss, draws)
+    source = (
+        Activations(config, embedder, dataset, part, watcher.preparing)
+        if model.freeze_to is not None and model.views > 0
+        else Images(config, embedder, dataset, part)
+    )
+    if config.mixing.mixup:
+        objective.explain(source.network)  # compiles what is to be compiled, and finds misfits now
+    trained, optimizer = fabric.setup(Trained(source.network, objective), build_optimizer(config, embedder, loss))
+    average = Average(embedder, settings.ema) if settings.ema > 0 else None
+    progress = Progress()
+    if resumed and run.last.exists():
+        progress = _restore(run, embedder, loss, optimizer, average, draws, fabric)
+        run.forget_after(progress.step)
+    watcher.begin(run, config, part, source.sampler.batches_per_epoch, progress)
+
+    from torch.utils.tensorboard import SummaryWriter
+
+    events = SummaryWriter(str(run.path / "tensorboard"), purge_step=progress.step if resumed else None)
+    total_steps = settings.max_steps or settings.epochs * source.sampler.batches_per_epoch
+    total_steps = min(total_steps, settings.epochs * source.sampler.batches_per_epoch)
+    begun = time.monotonic() - progress.seconds
+
+    def save(path: Path) -> None:
+        progress.seconds = time.monotonic() - begun
+        checkpoint.write(path, _state(embedder, loss, optimizer, average, draws), _with_scaler(progress, fabric))
+
+    while progress.epoch < settings.epochs and progress.step < total_steps:
+        trained.train()
+        sums = torch.zeros(3)
+        seen = 0
+        for images, labels in source.batches(progress.epoch, progress.batch):
+            _set_learning_rates(optimizer, settings, progress, total_steps)
+            losses = trained(fabric.to_device(images), fabric.to_device(labels))
+            optimizer.zero_grad()
+            fabric.backward(losses["loss"])
+            if progress.epoch < settings.warmup_epochs:
+                for p in embedder.backbone.parameters():
+                    p.grad = None  # AdamW passes over what has no gradient
+            if settings.clip is not None:
+                fabric.clip_gradients(trained, optimizer, max_norm=settings.clip)
+            optimizer.step()
+            if average is not None:
+                average.update()
+            progress.step += 1
+            progress.batch += 1
+            seen += 1
+            values = [losses[name].item() for name in ("loss", "clean", "mixed")]
+            if not math.isfinite(values[0]):
+                raise InvalidInput(
+                    f"the loss is {values[0]} at step {progress.step}: lower the learning rate "
+                    f"(lr={settings.lr}), or clip gradients (clip); the last checkpoint is {run.last}"
+                )
+            sums += torch.tensor(values)
+            watcher.step(progress, values, len(labels))
+            if requests.signum is not None:
+                save(run.last)
+                raise Interrupted(requests.signum, run.path)
+            if progress.batch % settings.checkpoint_steps == 0:
+                save(run.last)
+            if progress.step >= total_steps:
+                break
+        means = dict(zip(("loss", "clean", "mixed"), (sums / max(1, seen)).tolist(), strict=True))
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        run.log(step=progress.step, epoch=progress.epoch, lr=optimizer.param_groups[0]["lr"], **means)
+        for name, value in means.items():
+            events.add_scalar(f"train/{name}", value, progress.step)
+        last = progress.epoch >= settings.epochs or progress.step >= total_steps
+        if config.data.holdout > 0 and (last or progress.epoch % settings.validate_every == 0):
+            found = _measured(source, "val", trained, average, fabric)
+            run.log(step=progress.step, epoch=progress.epoch, val=found)
+            events.add_scalar("val/recall@1", score(found), progress.step)
+            better = progress.best is None or score(found) > progress.best
+            if better:
+                progress.best, progress.best_epoch, progress.without_better = score(found), progress.epoch, 0
+                save(run.best)
+            else:
+                progress.without_better += 1
+            watcher.validated(progress, found, better)
+        save(run.last)
+        if requests.signum is not None:
+            raise Interrupted(requests.signum, run.path)
+        if settings.patience is not None and progress.without_better >= settings.patience:
+            break
+    events.close()
+
+    if run.best.exists():
+        tensors, _ = checkpoint.read(run.best)
+        embedder.load_state_dict(under("model", tensors))
+        if average is not None:
+            average.load(under("ema", tensors))
+    if average is not None:
+        average.copy_to_model()
+    embedder.save(run.model)
+    results = {
+        "test": _measured(source, "test", trained, None, fabric),
+        "best_epoch": progress.best_epoch,
+        "validation_recall@1": progress.best,
+        "steps": progress.step,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    run.write_json("results.json", results)
+    watcher.finished(run, results)
+    return run
+
+
+def _fabric(settings: Training) -> Any:
+    from lightning_fabric import Fabric
+
+    if settings.precision == "16-mixed" and settings.device in ("auto", "cpu") and not torch.cuda.is_available():
+        raise InvalidInput("precision='16-mixed' needs a GPU: accepted on a CPU are '32-true' and 'bf16-mixed'")
+    fabric = Fabric(accelerator=settings.device, devices=1, precision=settings.precision)
+    fabric.launch()
+    return fabric
+
+
+def _set_learning_rates(
+    optimizer: torch.optim.Optimizer, settings: Training, progress: Progress, total_steps: int
+) -> None:
+    factor = 1.0
+    if settings.schedule == "step":
+        factor = settings.decay_by ** (progress.epoch // settings.decay_every)
+    elif settings.schedule == "cosine":
+        factor = 0.5 * (1.0 + math.cos(math.pi * progress.step / total_steps))
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+
+
+def _measured(source: Images, name: str, trained: nn.Module, average: Average | None, fabric: Any) -> dict[str, Any]:
+    """The measures of a part, by the averaged weights if there are any."""
+    trained.eval()
+    with torch.no_grad(), fabric.autocast():
+        if average is None:
+            return measured(source, name, fabric.device)
+        with average.in_place():
+            return measured(source, name, fabric.device)
+
+
+def _state(
+    embedder: Embedder,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    draws: torch.Generator,
+) -> dict[str, Tensor]:
+    """Every tensor of a run that its future depends on."""
+    return {
+        **owned("model", embedder.state_dict()),
+        **owned("loss", loss.state_dict()),
+        **owned("ema", average.tensors if average is not None else {}),
+        **owned("optimizer", checkpoint.optimizer_tensors(optimizer)),
+        "random/torch": torch.get_rng_state(),
+        "random/draws": draws.get_state(),
+    }
+
+
+def _restore(
+    run: RunFolder,
+    embedder: Embedder,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    draws: torch.Generator,
+    fabric: Any,
+) -> Progress:
+    """The reverse of `_state`."""
+    tensors, progress = checkpoint.read(run.last)
+    embedder.load_state_dict(under("model", tensors))
+    loss.load_state_dict(under("loss", tensors))
+    if average is not None:
+        average.load(under("ema", tensors))
+    checkpoint.load_optimizer(optimizer, under("optimizer", tensors))
+    torch.set_rng_state(tensors["random/torch"])
+    draws.set_state(tensors["random/draws"])
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    if scaler is not None and progress.scaler:
+        scaler.load_state_dict(progress.scaler)
+    return progress
+
+
+def _with_scaler(progress: Progress, fabric: Any) -> Progress:
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    progress.scaler = scaler.state_dict() if scaler is not None else None
+    return progress

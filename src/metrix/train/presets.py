@@ -1,0 +1,98 @@
+"""Settings by name: the paper's for each dataset and loss, and those of the demonstration.
+
+`paper/cub` is the dataset's preset with multi-similarity; `paper/cub/proxy-anchor` names the loss.
+Table exp-settings has sampling and learning rates, section "Training" the rest; what the paper does not
+say (epochs between two decays, warm-up, clipping) is as the losses' authors train.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metrix.errors import one_of
+from metrix.train.config import Config
+
+_COMMON: dict[str, Any] = {
+    "backbone": "resnet50",
+    "weights": "pretrained",
+    "dim": 512,
+    "pool": "avg+max",
+    "frozen_bn": True,
+    "epochs": 100,
+    "batch_size": 100,
+    "weight_decay": 1e-4,
+    "schedule": "step",
+    "decay_every": 10,
+    "warmup_epochs": 5,
+    "clip": 10.0,
+    "mixup": ("feature",),
+    "holdout": 0.0,
+    "cache": "ram",
+    "workers": 4,
+}
+DATASETS: dict[str, dict[str, Any]] = {
+    "cub": {"sampler": "random", "lr": 1e-4, "layout": "cub"},
+    "cars": {"sampler": "random", "lr": 1e-4, "layout": "cars"},
+    "sop": {
+        "sampler": "balanced",
+        "per_class": 5,
+        "lr": 3e-5,
+        "decay_by": 0.25,
+        "layout": "sop",
+        "cache": "disk",
+    },
+    "inshop": {
+        "sampler": "balanced",
+        "per_class": 5,
+        "lr": 1e-4,
+        "decay_by": 0.25,
+        "layout": "inshop",
+        "cache": "disk",
+    },
+}
+# The paper's decay for CUB and Cars is by loss. Contrastive is averaged over non-zero terms, as the
+# reference code trains it: sums over pairs make the two terms depend on the batch's class sizes.
+LOSSES: dict[str, dict[str, Any]] = {
+    "contrastive": {"loss": "contrastive", "margin": 0.5, "reduction": "mean_nonzero", "decay_by": 0.1},
+    "multi-similarity": {"loss": "multi-similarity", "decay_by": 0.5},
+    "proxy-anchor": {"loss": "proxy-anchor", "reduction": "original", "decay_by": 0.5, "proxy_lr": 1e-2},
+    "proxy-nca++": {"loss": "proxy-nca++", "decay_by": 0.5, "proxy_lr": 4e-2},
+}
+
+
+def names() -> list[str]:
+    """All presets."""
+    datasets = [f"paper/{name}" for name in DATASETS]
+    return [*datasets, *(f"{name}/{loss}" for name in datasets for loss in LOSSES), "glyphs"]
+
+
+def preset(name: str) -> Config:
+    """The configuration of a preset; its data is the dataset's default folder name until it is given."""
+    if name not in names():
+        raise one_of("preset", name, names())
+    if name == "glyphs":
+        return Config().with_values(GLYPHS)
+    _, dataset, *loss = name.split("/")
+    values = {**_COMMON, **LOSSES[loss[0] if loss else "multi-similarity"], **DATASETS[dataset]}
+    if not loss:
+        values.setdefault("decay_by", 0.5)
+    return Config().with_values(values)
+
+
+# Few training classes and no augmentation: the clean loss over-fits them, which is where mixup pays.
+GLYPHS: dict[str, Any] = {
+    "data": "glyphs",
+    "train_classes": 30,
+    "augment": "none",
+    "holdout": 0.0,
+    "backbone": "glyphs-cnn",
+    "dim": 64,
+    "loss": "contrastive",
+    "reduction": "mean_nonzero",
+    "epochs": 1000,
+    "max_steps": 500,
+    "batch_size": 120,
+    "per_class": 4,
+    "lr": 1e-3,
+    "schedule": "constant",
+}

@@ -1,0 +1,186 @@
+"""What a network trains on: images, or cached activations of a frozen trunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metrix import data
+from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
+from metrix.errors import InvalidInput
+from metrix.model import ActivationCache, Embedder
+from metrix.train.config import Config
+
+Report = Callable[[str, int, int], None]  # what, done, of
+
+
+def opened_data(config: Config, report: Report) -> Dataset:
+    """The dataset of a configuration, with validation classes held out if asked for."""
+    choice = config.data
+    dataset = data.open(
+        choice.data,
+        unseen=choice.unseen,
+        seed=choice.split_seed,
+        layout=choice.layout,
+        max_bad=choice.max_bad if choice.max_bad < 1 else int(choice.max_bad),
+        cache=choice.cache,
+        workers=choice.workers or None,
+        progress=lambda done, of: report("checking images", done, of),
+    )
+    return dataset.hold_out(choice.holdout, choice.split_seed) if choice.holdout > 0 else dataset
+
+
+def training_part(config: Config, dataset: Dataset) -> Part:
+    """The training images, of only some classes if asked for."""
+    part, count = dataset.train, config.data.train_classes
+    if count is None or count >= part.num_classes:
+        return part
+    catalogue = dataset.catalogue
+    classes = np.unique(catalogue.labels[part.indices])
+    chosen = np.sort(np.random.default_rng(config.data.split_seed).permutation(classes)[:count])
+    return Part(dataset, part.indices[np.isin(catalogue.labels[part.indices], chosen)], chosen)
+
+
+def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
+    """Random or balanced batches."""
+    train = config.train
+    if train.sampler == "random":
+        return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed)
+    classes = min(train.batch_size // train.per_class, part.num_classes)
+    if classes < 1:
+        raise InvalidInput(
+            f"batch_size={train.batch_size} with per_class={train.per_class}: no class fits; "
+            "accepted is a batch of at least per_class images"
+        )
+    return BalancedSampler(part.labels, classes, train.per_class, seed=train.seed)
+
+
+class Images:
+    """Batches of images under random views; any part embedded by the whole network."""
+
+    def __init__(self, config: Config, embedder: Embedder, dataset: Dataset, part: Part) -> None:
+        wanted = embedder.data_config
+        train_view, test_view = data.transforms_for(
+            dataset.catalogue.layout,
+            size=config.data.image_size or wanted.size,
+            augment=config.data.augment,
+            mean=wanted.mean,
+            std=wanted.std,
+        )
+        self.view = f"{config.data.image_size or wanted.size}|{wanted.mean}|{wanted.std}"
+        self.embedder, self.dataset, self.workers = embedder, dataset, config.data.workers
+        self.train_view, self.test_view = train_view, test_view
+        self.part = part.with_transform(train_view, seed=config.train.seed)
+        self.sampler = sampler_for(config, part)
+        self.network: nn.Module = embedder
+        self._loader: Any = None
+
+    def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of an epoch from number `start` on."""
+        self.part.set_epoch(epoch)
+        self.sampler.set_epoch(epoch, start)
+        if self.workers == 0:
+            return (self.part.batch(indices) for indices in self.sampler)
+        if self._loader is None:
+            self._loader = data.loader(self.part, self.sampler, workers=self.workers)
+        return iter(self._loader)
+
+    def embed(self, part: Part, device: torch.device) -> Tensor:
+        """Unit embeddings of a part under the test view."""
+        still = part.with_transform(self.test_view)
+        loader = data.loader(still, batch_size=256, workers=self.workers)
+        return torch.cat([self.embedder(images.to(device)).float().cpu() for images, _ in loader])
+
+
+class FromActivations(nn.Module):
+    """An embedder entered at its freezing boundary: `features` takes activations instead of images."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        super().__init__()
+        self.embedder = embedder
+
+    def features(self, activations: Tensor) -> Tensor:
+        """The rest of the features after the boundary."""
+        return self.embedder.features_from(activations)
+
+    @property
+    def head(self) -> nn.Module:
+        """The head of the embedder."""
+        return self.embedder.head
+
+    def train(self, mode: bool = True) -> FromActivations:
+        """As `nn.Module.train`."""
+        self.training = mode
+        self.embedder.train(mode)
+        return self
+
+
+class Activations(Images):
+    """Batches of cached activations: each image in `views` random views, computed once."""
+
+    def __init__(self, config: Config, embedder: Embedder, dataset: Dataset, part: Part, report: Report) -> None:
+        super().__init__(config, embedder, dataset, part)
+        if "input" in config.mixing.mixup:
+            raise InvalidInput(
+                f"mixup={config.mixing.mixup} with views={config.model.views}: input mixup mixes images, "
+                "which cached activations no longer have; leave views at 0, or choose feature or embed"
+            )
+        self.network = FromActivations(embedder)
+        self.views = config.model.views
+        self.report, self._caches = report, dict[str, ActivationCache]()
+        self._trunk = embedder.trunk_fingerprint()
+        # views belong to the data, not to a run's seed: runs of several seeds share one cache
+        self.part = part.with_transform(self.train_view, seed=config.data.split_seed)
+        name = f"{config.data.augment} {self.view}|seed {config.data.split_seed}"
+        self.cache = self._cached(self.part, name, self.views)
+        self.shift = np.random.default_rng([config.train.seed, 7]).integers(self.views, size=len(part))
+
+    def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of an epoch; an image comes in its next view each time."""
+        self.sampler.set_epoch(epoch, start)
+        for indices in self.sampler:
+            numbers = [int(i) for i in indices]
+            visits = [getattr(i, "visit", 0) for i in indices]
+            views = (self.shift[numbers] + epoch + np.asarray(visits)) % self.views
+            rows = list(zip(numbers, views.tolist(), strict=True))
+            yield self.cache.read(rows), self.part.labels[numbers]
+
+    def embed(self, part: Part, device: torch.device) -> Tensor:
+        """Unit embeddings of a part from the activations of its test view."""
+        cache = self._cached(part.with_transform(self.test_view), f"test {self.view}", 1)
+        out = []
+        for start in range(0, len(part), 512):
+            rows = [(i, 0) for i in range(start, min(start + 512, len(part)))]
+            z = self.network.features(cache.read(rows).to(device))  # type: ignore[operator]
+            out.append(self.embedder.head(z).float().cpu())
+        return torch.cat(out)
+
+    def _cached(self, part: Part, view: str, views: int) -> ActivationCache:
+        key = f"{self._trunk}|{view}|{self.dataset.catalogue.fingerprint()}|{_digest(part.indices)}"
+        if key not in self._caches:
+
+            def source(index: int, number: int) -> Tensor:
+                part.set_epoch(number)
+                return part[index][0]
+
+            self._caches[key] = ActivationCache.build(
+                data.cache_folder() / "activations",
+                key,
+                items=len(part),
+                views=views,
+                source=source,
+                trunk=self.embedder.trunk,
+                dtype="float16",
+                progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
+            )
+        return self._caches[key]
+
+
+def _digest(indices: Any) -> str:
+    import hashlib
+
+    return hashlib.sha256(np.ascontiguousarray(indices).tobytes()).hexdigest()
