@@ -7,9 +7,11 @@ Verbs import what they need when they run, so that `--help` is instant.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from metrix.cli import verbs
 from metrix.errors import MetrixError
@@ -22,6 +24,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Train, measure and search image embeddings for classes never seen in training, with mixup.",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from metrix import __version__
+
+        typer.echo(f"metrix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def metrix(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and stop")
+    ] = False,
+) -> None:
+    """What all verbs share."""
+
+
 verbs.add_to(app)
 
 
@@ -30,14 +51,8 @@ def main() -> None:
     try:
         app()
     except MetrixError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]metrix:[/] {_escaped(str(error))}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]metrix:[/] {escape(str(error))}", highlight=False)
         sys.exit(int(getattr(error, "exit_code", 2)))
     except KeyboardInterrupt:
         Console(stderr=True).print("[bold red]metrix:[/] interrupted")
         sys.exit(130)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
