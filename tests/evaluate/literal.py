@@ -24,9 +24,7 @@ def ranking(q: int, x: np.ndarray, gallery: np.ndarray, shared: bool) -> list[in
     return sorted(rows, key=lambda g: (-similarity(x[q], gallery[g]), g))
 
 
-def measures(
-    x: Any, labels: Any, ks: Any, gallery: Any = None, gallery_labels: Any = None
-) -> dict[str, list]:
+def measures(x: Any, labels: Any, ks: Any, gallery: Any = None, gallery_labels: Any = None) -> dict[str, list]:
     """Every measure of every query that has a positive."""
     shared = gallery is None
     x = unit(x)

@@ -119,12 +119,8 @@ def test_each_pair_meets_every_lambda_once_beside_pairs_of_other_lambdas() -> No
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.floats(0.01, 0.99), st.floats(1, 40), st.floats(1, 90), st.floats(-0.5, 0.9), st.integers(0, 10_000)
-)
-def test_both_curves_are_one_for_a_single_pair(
-    lam: float, beta: float, gamma: float, margin: float, seed: int
-) -> None:
+@given(st.floats(0.01, 0.99), st.floats(1, 40), st.floats(1, 90), st.floats(-0.5, 0.9), st.integers(0, 10_000))
+def test_both_curves_are_one_for_a_single_pair(lam: float, beta: float, gamma: float, margin: float, seed: int) -> None:
     # Two of a class and one of another: each of the two anchors has exactly one mixed embedding.
     x = np.random.default_rng(seed).standard_normal((3, 4))
     curves = positivity(x, [0, 0, 1], [lam], losses.MultiSimilarity(beta, gamma, margin))
@@ -166,7 +162,7 @@ def test_the_limits_at_zero_and_one() -> None:
 
 
 def test_the_library_loss_is_the_literal_one() -> None:
-    x, labels = clusters(3, 120, 8, 8)
+    x, labels = clusters(3, 60, 8, 8)
     ours = positivity(x, labels, LAMS, losses.MultiSimilarity())
     assert np.array_equal(ours.empirical, positivity(x, labels, LAMS, LiteralMultiSimilarity()).empirical)
 

@@ -135,9 +135,7 @@ def test_any_small_grid_with_ties_and_duplicates(data: st.DataObject) -> None:
             retrieval(x, labels)
         return
     agree(retrieval(x, labels, ks=(1, 2, 5), resamples=0), expected)
-    assert recall_at_k(x, labels, (1, 2, 5)) == pytest.approx(
-        {k: np.mean(expected[f"recall@{k}"]) for k in (1, 2, 5)}
-    )
+    assert recall_at_k(x, labels, (1, 2, 5)) == pytest.approx({k: np.mean(expected[f"recall@{k}"]) for k in (1, 2, 5)})
 
 
 # ---- laws

@@ -34,9 +34,7 @@ def test_utilization_is_its_definition(monkeypatch: pytest.MonkeyPatch, dtype: A
     for form in (mixed, torch.from_numpy(mixed), mixed.tolist(), [mixed[:15], mixed[15:]]):
         if dtype == np.float64 or not isinstance(form, list):
             assert utilization(queries, train, form) == pytest.approx(expected, abs=1e-9)
-    assert utilization(queries, train, (mixed[i : i + 9] for i in range(0, 40, 9))) == pytest.approx(
-        expected, abs=1e-9
-    )
+    assert utilization(queries, train, (mixed[i : i + 9] for i in range(0, 40, 9))) == pytest.approx(expected, abs=1e-9)
 
 
 def test_candidates_closer_than_float32_are_told_apart() -> None:

@@ -48,9 +48,7 @@ def test_the_stated_loss_is_the_measured_one(capfd: pytest.CaptureFixture[str]) 
     x = points(0, 600)
     index = Index.build(x, kind="approximate", cells=40, probes=2)
     nearest = literal_nearest(x, x, 5)
-    missed = np.mean(
-        [len(set(a) - set(b)) / 5 for a, b in zip(nearest, index.search(x, 5).ids.tolist(), strict=True)]
-    )
+    missed = np.mean([len(set(a) - set(b)) / 5 for a, b in zip(nearest, index.search(x, 5).ids.tolist(), strict=True)])
     assert missed > 0.05
     assert index.search_loss(k=5, sample=600) == pytest.approx(missed, abs=2e-3)
     assert index.search_loss(k=5, sample=200) == pytest.approx(missed, abs=0.1)
@@ -58,6 +56,12 @@ def test_the_stated_loss_is_the_measured_one(capfd: pytest.CaptureFixture[str]) 
     assert more.search_loss(k=5) < missed
     assert Index.build(x).search_loss() == 0.0
     assert capfd.readouterr() == ("", "")  # faiss does not print
+
+
+def test_faiss_as_pytorch_metric_learning_leaves_it() -> None:
+    import faiss.contrib.torch_utils  # noqa: F401 - replaces methods of faiss when it is imported
+
+    test_an_approximate_index_that_looks_everywhere_is_exact()
 
 
 def test_too_few_in_the_cells_is_said() -> None:

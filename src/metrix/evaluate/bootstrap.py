@@ -25,9 +25,7 @@ def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
 
 
-def resampled_means(
-    values: NDArray[np.float64], resamples: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def resampled_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Means (resamples, m) of values (n, m) over n rows drawn with replacement.
 
     One draw of rows serves all m columns. A draw is held as how often each row came, one draw at a
@@ -94,8 +92,7 @@ class Comparison:
             "confidence": self.confidence,
             "resamples": self.resamples,
             "differences": {
-                name: {**asdict(value), "significant": value.significant}
-                for name, value in self.differences.items()
+                name: {**asdict(value), "significant": value.significant} for name, value in self.differences.items()
             },
         }
 
@@ -125,9 +122,7 @@ def compare(
             "the same queries in the same order"
         )
     if not np.array_equal(a.query_labels, b.query_labels):
-        raise LabelError(
-            "the runs have different labels for the same queries: a paired comparison needs one dataset"
-        )
+        raise LabelError("the runs have different labels for the same queries: a paired comparison needs one dataset")
     names = [name for name in a.per_query if name in b.per_query]
     if not names:
         raise InvalidInput(

@@ -54,9 +54,7 @@ def clustering(
     )
 
 
-def _k_means(
-    unit: NDArray[np.float32], clusters: int, seed: int, iterations: int, restarts: int
-) -> NDArray[np.int64]:
+def _k_means(unit: NDArray[np.float32], clusters: int, seed: int, iterations: int, restarts: int) -> NDArray[np.int64]:
     """The cluster of each row."""
     import faiss
 

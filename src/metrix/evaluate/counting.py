@@ -39,9 +39,7 @@ def squared_distance(x: NDArray[Any], x_norm: float, y: NDArray[Any], y_norm: fl
 
 
 @summed
-def _above_and_reaching(
-    part: NDArray[np.float32], low: np.float32, high: np.float32
-) -> tuple[np.float32, np.float32]:
+def _above_and_reaching(part: NDArray[np.float32], low: np.float32, high: np.float32) -> tuple[np.float32, np.float32]:
     """How many of at most `CHUNK` entries lie above `high`, and how many reach `low`.
 
     Summed as float32, which is exact for so few and lets sixteen be counted at a time.

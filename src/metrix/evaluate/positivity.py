@@ -259,7 +259,5 @@ def _turns_at(s: float, lam: float, loss: Loss) -> bool:
     import torch
 
     S = torch.tensor([[s - 1e-6], [s + 1e-6]], dtype=torch.float64)
-    before, after = (
-        _slope(loss, S, torch.full_like(S, lam), torch.ones_like(S, dtype=torch.bool)).flatten().tolist()
-    )
+    before, after = _slope(loss, S, torch.full_like(S, lam), torch.ones_like(S, dtype=torch.bool)).flatten().tolist()
     return bool(before < 0 < after)

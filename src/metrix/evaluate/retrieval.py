@@ -102,8 +102,7 @@ class Retrieval:
         names, inverse = np.unique(self.query_labels, return_inverse=True)
         sizes = np.bincount(inverse.reshape(-1))
         columns = {
-            name: np.bincount(inverse.reshape(-1), weights=values) / sizes
-            for name, values in self.per_query.items()
+            name: np.bincount(inverse.reshape(-1), weights=values) / sizes for name, values in self.per_query.items()
         }
         return {
             label: {"queries": int(sizes[c]), **{name: float(column[c]) for name, column in columns.items()}}
@@ -139,7 +138,7 @@ def recall_at_k(
     out of the average; `retrieval(...).left_out` counts them.
 
     >>> recall_at_k([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], ["a", "b", "b", "a"], ks=(1, 2))
-    {1: 0.0, 2: 0.5}
+    {1: 0.0, 2: 0.75}
     """
     chosen = _read_ks(ks)
     task, _ = _read_task(embeddings, labels, gallery, gallery_labels)
@@ -171,7 +170,7 @@ def retrieval(
 
     >>> result = retrieval([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], [0, 1, 1, 0], ks=(1, 2))
     >>> result.recall, round(result.map_at_r, 3), result.queries, result.left_out
-    ({1: 0.0, 2: 0.5}, 0.0, 4, 0)
+    ({1: 0.0, 2: 0.75}, 0.0, 4, 0)
     """
     chosen = _read_ks(ks)
     check_bootstrap(resamples, confidence, least=0)
@@ -214,9 +213,7 @@ def _exact(task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...]) -> NDArray
     return _measured(task, wanted, ks, negatives_before(task, wanted), measure)
 
 
-def _approximate(
-    task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...], searcher: Searcher
-) -> NDArray[np.float64]:
+def _approximate(task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...], searcher: Searcher) -> NDArray[np.float64]:
     """The same without the last column: mAP needs the whole ranking."""
     from metrix.evaluate.counting import measure
 
@@ -247,9 +244,7 @@ def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(k) for k in given))
 
 
-def _read_task(
-    embeddings: object, labels: object, gallery: object, gallery_labels: object
-) -> tuple[Task, Array]:
+def _read_task(embeddings: object, labels: object, gallery: object, gallery_labels: object) -> tuple[Task, Array]:
     """The task, and the labels of the queries as given."""
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery_labels" if gallery_labels is None else "gallery"

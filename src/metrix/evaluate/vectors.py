@@ -52,9 +52,7 @@ class Vectors:
         except ValueError as error:  # rows of different lengths
             raise ShapeError(f"{name} do not form an (n, d) table: {error}") from error
         if values.ndim != 2 or 0 in values.shape:
-            raise ShapeError(
-                f"{name} of shape {values.shape}: accepted is (n, d) with at least one row and one column"
-            )
+            raise ShapeError(f"{name} of shape {values.shape}: accepted is (n, d) with at least one row and one column")
         if values.dtype.kind not in "fiub":
             raise EmbeddingError(f"{name} of type {values.dtype}: accepted are real numbers")
         if values.dtype not in (np.float32, np.float64):

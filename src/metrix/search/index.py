@@ -100,15 +100,13 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({len(self)} x {self.dim}, {self.kind})"
 
-    def search(self, queries: object, k: int = 10, /) -> Found:
+    def search(self, queries: object, k: int = 10) -> Found:
         """The k nearest embeddings of each query by cosine; k is cut to the size of the index."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise InvalidInput(f"k={k!r}: accepted is a whole number of at least 1")
         unit = _unit(queries, "queries")
         if unit.shape[1] != self.dim:
-            raise ShapeError(
-                f"queries of {unit.shape[1]} columns for an index of {self.dim}: both come from one model"
-            )
+            raise ShapeError(f"queries of {unit.shape[1]} columns for an index of {self.dim}: both come from one model")
         similarities, rows = self._faiss.search(unit, min(int(k), len(self)))
         return Found(_named(self.ids, rows), np.where(rows < 0, np.float32(np.nan), similarities))
 
@@ -128,7 +126,9 @@ class Index:
         heap = _BestOf(len(queries), k)
         for start in range(0, len(self), 65536):
             part = self._faiss.reconstruct_n(start, min(65536, len(self) - start))
-            heap.add(*faiss.knn(queries, part, min(k, len(part)), metric=faiss.METRIC_INNER_PRODUCT), start)
+            exact = faiss.IndexFlatIP(self.dim)
+            exact.add(part)
+            heap.add(*exact.search(queries, min(k, len(part))), start)
         found = self._faiss.search(queries, k)[1]
         hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, heap.rows, strict=True))
         return 1.0 - hits / (len(queries) * k)
@@ -205,9 +205,7 @@ def _unit(embeddings: Any, name: str) -> NDArray[np.float32]:
     except ValueError as error:
         raise ShapeError(f"{name} do not form an (n, d) table: {error}") from error
     if values.ndim != 2 or 0 in values.shape:
-        raise ShapeError(
-            f"{name} of shape {values.shape}: accepted is (n, d) with at least one row and column"
-        )
+        raise ShapeError(f"{name} of shape {values.shape}: accepted is (n, d) with at least one row and column")
     if values.dtype.kind not in "fiub":
         raise EmbeddingError(f"{name} of type {values.dtype}: accepted are real numbers")
     norms = np.linalg.norm(values.astype(np.float64), axis=1, keepdims=True)
