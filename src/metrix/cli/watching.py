@@ -35,7 +35,7 @@ class DrawnWatcher(Watcher):
             console=self.console,
         )
         self.tasks: dict[str, TaskID] = {}
-        self.began, self.images = time.monotonic(), 0
+        self.began, self.images, self.validations = time.monotonic(), 0, 0
 
     def preparing(self, what: str, done: int, of: int) -> None:
         """A bar for images that are checked or activations that are computed."""
@@ -44,7 +44,7 @@ class DrawnWatcher(Watcher):
             self.tasks[what] = self.bars.add_task(what, total=of, detail="")
         self.bars.update(self.tasks[what], completed=done, total=of)
 
-    def begin(self, run: RunFolder, config: Config, part: Part, batches: int, progress: RunProgress) -> None:
+    def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
         mixup = ", ".join(config.mixing.mixup) or "none"
         self.console.print(
@@ -53,11 +53,8 @@ class DrawnWatcher(Watcher):
         )
         if progress.step:
             self.console.print(f"going on from step {progress.step:,} (epoch {progress.epoch + 1})")
-        total = config.train.epochs * batches
-        if config.train.max_steps is not None:
-            total = min(total, config.train.max_steps)
         self.bars.start()
-        self.tasks["train"] = self.bars.add_task("training", total=total, completed=progress.step, detail="")
+        self.tasks["train"] = self.bars.add_task("training", total=steps, completed=progress.step, detail="")
         self.began = time.monotonic()
 
     def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
@@ -67,15 +64,20 @@ class DrawnWatcher(Watcher):
         detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
         self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
 
-    def validated(self, progress: RunProgress, found: dict[str, Any], better: bool) -> None:
-        """A line for a validation."""
-        recall = "  ".join(f"R@{k} {100 * v:.1f}" for k, v in found["recall"].items())
-        mark = "  [green]best so far[/]" if better else ""
-        self.bars.console.print(f"epoch {progress.epoch:3d}  validation classes  {recall}{mark}")
+    def validated(self, progress: RunProgress, losses: list[float], found: dict[str, Any], better: bool) -> None:
+        """A row for each validation; the first has the heading above it."""
+        names = [f"R@{k}" for k in found["recall"]]
+        if not self.validations:
+            heading = "".join(f"{name:>8}" for name in ("epoch", "step", "clean", "mixed", *names))
+            self.console.print(f"[bold]{heading}[/]  on {found['classes']:,} validation classes", highlight=False)
+        self.validations += 1
+        numbers = f"{progress.epoch:>8}{progress.step:>8}{losses[1]:>8.3f}{losses[2]:>8.3f}"
+        recall = "".join(f"{100 * value:>8.1f}" for value in found["recall"].values())
+        self.console.print(numbers + recall + ("  [green]best[/]" if better else ""), highlight=False)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
         """The table of Recall@K on the unseen classes, and where the run is."""
-        self.bars.stop()
+        self.close()
         test = results["test"]
         table = Table(title=f"Unseen classes: {test['images']:,} images of {test['classes']:,} classes")
         for k in test["recall"]:
@@ -83,3 +85,7 @@ class DrawnWatcher(Watcher):
         table.add_row(*(f"{100 * v:.1f}" for v in test["recall"].values()))
         Console().print(table)
         self.console.print(f"run [cyan]{run.path}[/]: the model is in {run.model}")
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self.bars.stop()

@@ -7,7 +7,7 @@ numbers are JSON in the file's header. Nothing is pickled.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,16 @@ _HEADER = "metrix_progress"
 
 @dataclass
 class Progress:
-    """Where a run stands: `batch` batches of `epoch` are trained on, `step` in all."""
+    """Where a run stands: `batch` batches of `epoch` are trained on, `step` in all.
+
+    `sums` are of loss, clean and mixed loss over those batches; `done` when there is nothing left to train.
+    """
 
     epoch: int = 0
     batch: int = 0
     step: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    done: bool = False
     best: float | None = None
     best_epoch: int | None = None
     without_better: int = 0

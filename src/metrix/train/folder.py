@@ -68,7 +68,10 @@ class RunFolder:
 
     def check_resumable(self, fingerprint: str) -> None:
         """The data must be the data that the run began with."""
-        before = json.loads((self.path / "environment.json").read_text("utf-8"))["data_fingerprint"]
+        file = self.path / "environment.json"
+        if not file.exists():  # ended between its first two files
+            self.write_json(file.name, {**environment(), "data_fingerprint": fingerprint})
+        before = json.loads(file.read_text("utf-8"))["data_fingerprint"]
         if before != fingerprint:
             raise InvalidInput(
                 f"{self.path} was trained on other data (fingerprint {before[:12]}, now {fingerprint[:12]}): "

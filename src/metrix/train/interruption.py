@@ -15,7 +15,9 @@ class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
     """A run was asked to end; it is complete up to its last checkpoint."""
 
     def __init__(self, signum: int, run: Path) -> None:
-        super().__init__(f"interrupted by {signal.Signals(signum).name}; go on with --resume {run}")
+        begun = (run / "config.yaml").exists()
+        hint = f"go on with --resume {run}" if begun else "nothing was trained yet"
+        super().__init__(f"interrupted by {signal.Signals(signum).name}; {hint}")
         self.signum, self.run = signum, run
 
     @property
@@ -25,25 +27,43 @@ class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
 
 
 class Requests:
-    """Which signal asked to end, if any."""
+    """Which signal asked to end, if any; it is obeyed at once, but within `noted` only when looked at."""
 
-    signum: int | None = None
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.signum: int | None = None
+        self._waits = False
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """A first request waits for `obey`; a second one does not."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
+    def obey(self) -> None:
+        """End if asked to."""
+        if self.signum is not None:
+            raise Interrupted(self.signum, self.run)
+
+    def hear(self, signum: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        at_once = not self._waits or self.signum is not None
+        self.signum = signum
+        if at_once:
+            self.obey()
 
 
 @contextmanager
-def end_requests() -> Iterator[Requests]:
-    """Note SIGINT and SIGTERM instead of dying of them; a second one is obeyed at once."""
-    requests = Requests()
+def end_requests(run: Path) -> Iterator[Requests]:
+    """Hear SIGINT and SIGTERM instead of dying of them."""
+    requests = Requests(run)
     before = {}
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        if requests.signum is not None:
-            raise KeyboardInterrupt
-        requests.signum = signum
-
     for signum in (signal.SIGINT, signal.SIGTERM):
         try:
-            before[signum] = signal.signal(signum, note)
+            before[signum] = signal.signal(signum, requests.hear)
         except ValueError:  # not in the main thread: the caller's handlers stay
             break
     try:

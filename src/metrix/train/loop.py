@@ -20,9 +20,9 @@ from metrix.train.checkpoint import Progress, owned, under
 from metrix.train.config import Config, Training
 from metrix.train.ema import Average
 from metrix.train.folder import RunFolder, new_folder, opened
-from metrix.train.interruption import Interrupted, end_requests
+from metrix.train.interruption import Requests, end_requests
 from metrix.train.measuring import measured, score
-from metrix.train.sources import Activations, Images, opened_data, training_part
+from metrix.train.sources import Images, opened_data, source_for, training_part
 from metrix.train.watching import Watcher
 
 
@@ -33,10 +33,10 @@ class Trained(nn.Module):
         super().__init__()
         self.network, self.objective = network, objective
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The losses of one batch."""
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss, clean loss and mixed loss of one batch: (3,); the first is the one to call backward on."""
         out = self.objective.step(self.network, inputs, labels)
-        return {"loss": out.loss, "clean": out.clean.detach(), "mixed": out.mixed.detach()}
+        return torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
 
 
 def train(
@@ -63,23 +63,23 @@ def train(
         run = RunFolder(folder or new_folder(config))
         if run.path.exists() and any(run.path.iterdir()):
             raise InvalidInput(f"{run.path} is there already: choose another folder, or --resume {run.path}")
-    with end_requests() as requests:
-        return _train(config, run, resume is not None, watcher, requests)
+    try:
+        with end_requests(run.path) as requests:
+            return _train(config, run, resume is not None, watcher, requests)
+    finally:
+        watcher.close()
 
 
-def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: Any) -> RunFolder:
-    settings = config.train
+def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: Requests) -> RunFolder:
+    settings, model = config.train, config.model
     fabric = _fabric(settings)
     dataset = opened_data(config, watcher.preparing)
     part = training_part(config, dataset)
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
         run.check_resumable(fingerprint)
-    else:
-        run.start(config, fingerprint)
 
     torch.manual_seed(settings.seed)
-    model = config.model
     embedder = Embedder(
         model.backbone,
         model.dim,
@@ -92,90 +92,78 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     loss = build_loss(config.loss, part.num_classes, model.dim)
     draws = torch.Generator().manual_seed(settings.seed)
     objective = build_objective(config, loss, draws)
-    source = (
-        Activations(config, embedder, dataset, part, watcher.preparing)
-        if model.freeze_to is not None and model.views > 0
-        else Images(config, embedder, dataset, part)
-    )
+    source = source_for(config, embedder, dataset, part, watcher.preparing)
     if config.mixing.mixup:
         objective.explain(source.network)  # compiles what is to be compiled, and finds misfits now
     trained, optimizer = fabric.setup(Trained(source.network, objective), build_optimizer(config, embedder, loss))
     average = Average(embedder, settings.ema) if settings.ema > 0 else None
+
     progress = Progress()
-    if resumed and run.last.exists():
+    if not resumed:  # all that was given fits together, so the run begins
+        run.start(config, fingerprint)
+    elif run.last.exists():
         progress = _restore(run, embedder, loss, optimizer, average, draws, fabric)
-        run.forget_after(progress.step)
-    watcher.begin(run, config, part, source.sampler.batches_per_epoch, progress)
-
-    from torch.utils.tensorboard import SummaryWriter
-
-    events = SummaryWriter(str(run.path / "tensorboard"), purge_step=progress.step if resumed else None)
-    total_steps = settings.max_steps or settings.epochs * source.sampler.batches_per_epoch
-    total_steps = min(total_steps, settings.epochs * source.sampler.batches_per_epoch)
+    run.forget_after(progress.step)
+    total_steps = settings.epochs * source.sampler.batches_per_epoch
+    total_steps = min(total_steps, settings.max_steps or total_steps)
+    watcher.begin(run, config, part, total_steps, progress)
     begun = time.monotonic() - progress.seconds
 
     def save(path: Path) -> None:
         progress.seconds = time.monotonic() - begun
         checkpoint.write(path, _state(embedder, loss, optimizer, average, draws), _with_scaler(progress, fabric))
 
-    while progress.epoch < settings.epochs and progress.step < total_steps:
-        trained.train()
-        sums = torch.zeros(3)
-        seen = 0
-        for images, labels in source.batches(progress.epoch, progress.batch):
-            _set_learning_rates(optimizer, settings, progress, total_steps)
-            losses = trained(fabric.to_device(images), fabric.to_device(labels))
-            optimizer.zero_grad()
-            fabric.backward(losses["loss"])
-            if progress.epoch < settings.warmup_epochs:
-                for p in embedder.backbone.parameters():
-                    p.grad = None  # AdamW passes over what has no gradient
-            if settings.clip is not None:
-                fabric.clip_gradients(trained, optimizer, max_norm=settings.clip)
-            optimizer.step()
-            if average is not None:
-                average.update()
-            progress.step += 1
-            progress.batch += 1
-            seen += 1
-            values = [losses[name].item() for name in ("loss", "clean", "mixed")]
-            if not math.isfinite(values[0]):
-                raise InvalidInput(
-                    f"the loss is {values[0]} at step {progress.step}: lower the learning rate "
-                    f"(lr={settings.lr}), or clip gradients (clip); the last checkpoint is {run.last}"
-                )
-            sums += torch.tensor(values)
-            watcher.step(progress, values, len(labels))
-            if requests.signum is not None:
-                save(run.last)
-                raise Interrupted(requests.signum, run.path)
-            if progress.batch % settings.checkpoint_steps == 0:
-                save(run.last)
-            if progress.step >= total_steps:
-                break
-        means = dict(zip(("loss", "clean", "mixed"), (sums / max(1, seen)).tolist(), strict=True))
-        progress.epoch, progress.batch = progress.epoch + 1, 0
-        run.log(step=progress.step, epoch=progress.epoch, lr=optimizer.param_groups[0]["lr"], **means)
-        for name, value in means.items():
-            events.add_scalar(f"train/{name}", value, progress.step)
-        last = progress.epoch >= settings.epochs or progress.step >= total_steps
-        if config.data.holdout > 0 and (last or progress.epoch % settings.validate_every == 0):
-            found = _measured(source, "val", trained, average, fabric)
-            run.log(step=progress.step, epoch=progress.epoch, val=found)
-            events.add_scalar("val/recall@1", score(found), progress.step)
-            better = progress.best is None or score(found) > progress.best
-            if better:
-                progress.best, progress.best_epoch, progress.without_better = score(found), progress.epoch, 0
-                save(run.best)
-            else:
-                progress.without_better += 1
-            watcher.validated(progress, found, better)
-        save(run.last)
-        if requests.signum is not None:
-            raise Interrupted(requests.signum, run.path)
-        if settings.patience is not None and progress.without_better >= settings.patience:
-            break
-    events.close()
+    with requests.noted(), _events(run, progress) as events:
+        while not progress.done:
+            trained.train()
+            for images, labels in source.batches(progress.epoch, progress.batch):
+                if progress.step >= total_steps:
+                    break
+                _set_learning_rates(optimizer, settings, progress, total_steps)
+                losses = trained(fabric.to_device(images), fabric.to_device(labels))
+                optimizer.zero_grad()
+                fabric.backward(losses[0])
+                if progress.epoch < settings.warmup_epochs:
+                    for p in embedder.backbone.parameters():
+                        p.grad = None  # AdamW passes over what has no gradient
+                if settings.clip is not None:
+                    fabric.clip_gradients(trained, optimizer, max_norm=settings.clip)
+                optimizer.step()
+                if average is not None:
+                    average.update()
+                progress.step += 1
+                progress.batch += 1
+                values = losses.tolist()  # loss, clean, mixed
+                if not math.isfinite(values[0]):
+                    raise InvalidInput(
+                        f"the loss is {values[0]} at step {progress.step}: lower the learning rate "
+                        f"(lr={settings.lr}), or clip gradients (clip); the last checkpoint is {run.last}"
+                    )
+                progress.sums = [total + value for total, value in zip(progress.sums, values, strict=True)]
+                watcher.step(progress, values, len(labels))
+                if requests.signum is not None or progress.batch % settings.checkpoint_steps == 0:
+                    save(run.last)
+                    requests.obey()
+
+            means = [total / max(1, progress.batch) for total in progress.sums]
+            progress.epoch, progress.batch, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
+            progress.done = progress.epoch >= settings.epochs or progress.step >= total_steps
+            _log_losses(run, events, progress, optimizer, means)
+            if config.data.holdout > 0 and (progress.done or progress.epoch % settings.validate_every == 0):
+                found = _measured(source, "val", trained, average, fabric)
+                better = progress.best is None or score(found) > progress.best
+                if better:
+                    progress.best, progress.best_epoch, progress.without_better = score(found), progress.epoch, 0
+                    save(run.best)
+                else:
+                    progress.without_better += 1
+                run.log(step=progress.step, epoch=progress.epoch, val=found)
+                events.add_scalar("val/recall@1", score(found), progress.step)
+                watcher.validated(progress, means, found, better)
+            if settings.patience is not None and progress.without_better >= settings.patience:
+                progress.done = True
+            save(run.last)
+            requests.obey()
 
     if run.best.exists():
         tensors, _ = checkpoint.read(run.best)
@@ -197,9 +185,27 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     return run
 
 
+def _events(run: RunFolder, progress: Progress) -> Any:
+    """TensorBoard's writer; what a resumed run writes again replaces what is there."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(run.path / "tensorboard"), purge_step=progress.step + 1 if progress.step else None)
+
+
+def _log_losses(
+    run: RunFolder, events: Any, progress: Progress, optimizer: torch.optim.Optimizer, means: list[float]
+) -> None:
+    named = dict(zip(("loss", "clean", "mixed"), means, strict=True))
+    run.log(step=progress.step, epoch=progress.epoch, lr=optimizer.param_groups[0]["lr"], **named)
+    for name, value in named.items():
+        events.add_scalar(f"train/{name}", value, progress.step)
+
+
 def _fabric(settings: Training) -> Any:
     from lightning_fabric import Fabric
 
+    if settings.device in ("cuda", "mps") and not getattr(torch, settings.device).is_available():
+        raise InvalidInput(f"device={settings.device!r} is not there: accepted are 'auto' and 'cpu'")
     if settings.precision == "16-mixed" and settings.device in ("auto", "cpu") and not torch.cuda.is_available():
         raise InvalidInput("precision='16-mixed' needs a GPU: accepted on a CPU are '32-true' and 'bf16-mixed'")
     fabric = Fabric(accelerator=settings.device, devices=1, precision=settings.precision)

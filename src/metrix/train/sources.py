@@ -37,8 +37,18 @@ def opened_data(config: Config, report: Report) -> Dataset:
 def training_part(config: Config, dataset: Dataset) -> Part:
     """The training images, of only some classes if asked for."""
     part, count = dataset.train, config.data.train_classes
-    if count is None or count >= part.num_classes:
+    if part.num_classes < 2:
+        raise InvalidInput(
+            f"{config.data.data} has {part.num_classes} class to train on (unseen={config.data.unseen}, "
+            f"holdout={config.data.holdout}); at least 2 are needed: lower unseen or holdout, or add classes"
+        )
+    if count is None or count == part.num_classes:
         return part
+    if count > part.num_classes:
+        raise InvalidInput(
+            f"train_classes={count}, but there are {part.num_classes} to train on "
+            f"(unseen={config.data.unseen}, holdout={config.data.holdout}); accepted is at most that"
+        )
     catalogue = dataset.catalogue
     classes = np.unique(catalogue.labels[part.indices])
     chosen = np.sort(np.random.default_rng(config.data.split_seed).permutation(classes)[:count])
@@ -51,10 +61,10 @@ def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
     if train.sampler == "random":
         return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed)
     classes = min(train.batch_size // train.per_class, part.num_classes)
-    if classes < 1:
+    if classes < 2:
         raise InvalidInput(
-            f"batch_size={train.batch_size} with per_class={train.per_class}: no class fits; "
-            "accepted is a batch of at least per_class images"
+            f"batch_size={train.batch_size} with per_class={train.per_class}: a batch needs at least 2 classes; "
+            f"accepted is a batch_size from {2 * train.per_class}"
         )
     return BalancedSampler(part.labels, classes, train.per_class, seed=train.seed)
 
@@ -178,6 +188,18 @@ class Activations(Images):
                 progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
             )
         return self._caches[key]
+
+
+def source_for(config: Config, embedder: Embedder, dataset: Dataset, part: Part, report: Report) -> Images:
+    """Cached activations where the trunk is frozen and views of it are asked for, else images."""
+    if config.model.views == 0:
+        return Images(config, embedder, dataset, part)
+    if config.model.freeze_to is None:
+        raise InvalidInput(
+            f"views={config.model.views} without freeze_to: cached views are of a frozen trunk; accepted with it "
+            f"are freeze_to={', '.join([*embedder.stages(), 'all'])}"
+        )
+    return Activations(config, embedder, dataset, part, report)
 
 
 def _digest(indices: Any) -> str:
