@@ -8,10 +8,11 @@ is then applied as it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 
 def identity(x: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class Log1p:
 
 class _LogSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, S: Tensor, weights: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, S: Tensor, weights: Tensor, scale: float) -> Tensor:
         z = S * scale
         z.masked_fill_(weights == 0, -torch.inf)
         top = z.amax(-1, keepdim=True)
@@ -87,15 +88,15 @@ class _LogSum(torch.autograd.Function):
         terms = z.sub_(top).exp_().mul_(weights)
         total = terms.sum(-1, keepdim=True)
         ctx.save_for_backward(terms, total)
-        ctx.scale = scale  # type: ignore[attr-defined]
+        ctx.scale = scale
         return (top + total.log()).squeeze(-1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
-        terms, total = ctx.saved_tensors  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        terms, total = ctx.saved_tensors
         tiny = torch.finfo(total.dtype).tiny
-        share = grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)  # type: ignore[attr-defined]
+        share = grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)
         return terms * share, None, None
 
 
@@ -107,3 +108,42 @@ def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
     """
     out: Tensor = _LogSum.apply(S, weights, rho.scale)
     return out if rho.margin == 0.0 else out - rho.scale * rho.margin
+
+
+class _TwoLogSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, pos: Tensor, neg: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        z = S * scale if scale != 1.0 else S
+        top = z.amax(-1, keepdim=True)
+        terms = torch.sub(z, top).exp_()
+        totals = [(terms * w).sum(-1, keepdim=True) for w in (pos, neg)]
+        ctx.save_for_backward(terms, pos, neg, *totals)
+        ctx.scale = scale
+        log_pos, log_neg = ((top + total.log()).squeeze(-1) for total in totals)
+        return log_pos, log_neg
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_pos: Tensor, grad_neg: Tensor) -> tuple[Tensor, None, None, None]:
+        terms, pos, neg, *totals = ctx.saved_tensors
+        tiny = torch.finfo(terms.dtype).tiny
+        share_pos, share_neg = (
+            grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)
+            for grad, total in zip((grad_pos, grad_neg), totals, strict=True)
+        )
+        return torch.addcmul(pos * share_pos, neg, share_neg).mul_(terms), None, None, None
+
+
+def two_log_sums(S: Tensor, pos: Tensor, neg: Tensor, rho: Exponential) -> tuple[Tensor, Tensor]:
+    """`log_sum` under two weights, the exponentials computed once; for `shares_exponential` only."""
+    found: tuple[Tensor, Tensor] = _TwoLogSums.apply(S, pos, neg, rho.scale)
+    shift = rho.scale * rho.margin
+    return found if shift == 0.0 else (found[0] - shift, found[1] - shift)
+
+
+def shares_exponential(rho_pos: object, rho_neg: object) -> bool:
+    """Whether one exponential serves both sums: the same ρ, and no cosine underflows beside another.
+
+    The terms of a row lie within e^{2 |scale|} of each other, and float32 holds e^{87}.
+    """
+    return rho_pos is rho_neg and isinstance(rho_pos, Exponential) and abs(rho_pos.scale) <= 40.0

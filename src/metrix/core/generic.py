@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metrix.core.functions import Exponential, log_sum
+from metrix.core.functions import Exponential, log_sum, shares_exponential, two_log_sums
 
 Function = Callable[[Tensor], Tensor]
 
@@ -81,8 +81,13 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
 
     An anchor without candidates, or with an empty sum under a logarithm, is not defined.
     """
-    pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, w.pos)
-    neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
+    of_logs = getattr(row.sigma_pos, "of_log", None), getattr(row.sigma_neg, "of_log", None)
+    if None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
+        logs = two_log_sums(S, w.pos, w.neg, row.rho_pos)  # type: ignore[arg-type]
+        pos, neg = (of_log(z) for of_log, z in zip(of_logs, logs, strict=True))  # type: ignore[misc]
+    else:
+        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, w.pos)
+        neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
     has_pos, has_neg = w.pos.sum(-1) > 0, w.neg.sum(-1) > 0
     defined = has_pos | has_neg
     if row.needs_positive:
@@ -104,9 +109,10 @@ def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tenso
 def loss_per_anchor(row: Row, S: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     """eq. loss-labels for each anchor (0 where undefined), and where it is defined: both (anchors,)."""
     pos, neg, defined = terms(row, S, w)
-    if row.needs_positive or row.needs_negative:
-        # the sum may hold inf - inf there: keep it, and its gradient, out of τ
-        pos, neg = torch.where(defined, pos, 0.0), torch.where(defined, neg, 0.0)
+    if bool(defined.all()):
+        return row.tau(pos + neg), defined
+    # the sum may hold inf - inf elsewhere: keep it, and its gradient, out of τ
+    pos, neg = torch.where(defined, pos, 0.0), torch.where(defined, neg, 0.0)
     return torch.where(defined, row.tau(pos + neg), 0.0), defined
 
 

@@ -11,21 +11,60 @@ a linear head before normalisation (feature mixup under average pooling).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
-def inverse_norms(lam: Tensor, left: Tensor, right: Tensor | None = None, unit: bool = True) -> Tensor:
-    """1/‖λ l_i + (1-λ) r_j‖ for all i, j: (left, right).
+class _Gram(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x @ x.T
 
-    A mixture that vanishes (opposite vectors, λ = 1/2) has no direction: 0 there.
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        out: Tensor = (grad + grad.T) @ x
+        return out
+
+
+def gram(x: Tensor) -> Tensor:
+    """x xᵀ, with one product in the backward pass where autograd takes two."""
+    out: Tensor = _Gram.apply(x)
+    return out
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, norm: Tensor) -> Tensor:
+        out = x / norm
+        ctx.save_for_backward(out, norm)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        out, norm = ctx.saved_tensors
+        along = (grad * out).sum(1, keepdim=True)
+        return torch.addcmul(grad, out, along, value=-1.0).div_(norm), None
+
+
+def divided_by_norm(x: Tensor, norm: Tensor) -> Tensor:
+    """x / norm for norm = ‖x‖ (n, 1): the gradient of both in one go."""
+    out: Tensor = _Unit.apply(x, norm)
+    return out
+
+
+def inverse_norms(products: Tensor, lam: Tensor, unit: bool) -> Tensor:
+    """1/‖λ l_i + (1-λ) r_j‖ for all i, j from the products ⟨l_i, r_j⟩: (left, right).
+
+    Products of vectors that are not unit must be a square Gram matrix. A mixture that vanishes (opposite
+    vectors, λ = 1/2) has no direction: 0 there.
     """
-    products = left @ (left if right is None else right).T
-    return inverse_norms_from(products, lam, unit)
-
-
-def inverse_norms_from(products: Tensor, lam: Tensor, unit: bool) -> Tensor:
-    """`inverse_norms` from the products ⟨l_i, r_j⟩; a square Gram matrix where not of unit vectors."""
     both = lam * (1.0 - lam)
     if unit:  # λ² + (1-λ)² + 2λ(1-λ)g = 1 - 2λ(1-λ)(1-g), without the cancellation near λ = 0 and 1
         squared = 1.0 - 2.0 * both * (1.0 - products)

@@ -26,6 +26,7 @@ from metrix.core.generic import (
     mean_over_anchors,
     weights,
 )
+from metrix.core.gram import gram
 from metrix.core.validation import class_labels, unit
 from metrix.errors import InvalidInput, MetrixWarning, ShapeError
 
@@ -44,6 +45,8 @@ class Sets:
     @cached_property
     def similarity(self) -> Tensor:
         """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
+        if self.anchors is self.candidates:
+            return gram(self.anchors)
         return self.anchors @ self.candidates.T
 
 

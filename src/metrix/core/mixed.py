@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.generic import Totals, Weights, weights
-from metrix.core.gram import inverse_norms_from, mixed_similarity
+from metrix.core.gram import gram, inverse_norms, mixed_similarity
 from metrix.core.loss import Loss, Sets
 from metrix.core.pairs import MixingPairs, distinct, mixing_pairs
 from metrix.core.stream import streamed
@@ -99,8 +99,8 @@ def _interpolated_totals(
     if with_anchor and not mixture.unit:
         own = A.diagonal()
     if mixture.normalise:
-        products = A if mixture.unit and (with_anchor or sets.anchors is u) else u @ u.T
-        norms = [inverse_norms_from(products, lam, mixture.unit)]
+        products = A if mixture.unit and (with_anchor or sets.anchors is u) else gram(u)
+        norms = [inverse_norms(products, lam, mixture.unit)]
 
     def block_totals(block: MixingPairs, A: Tensor, *rest: Tensor) -> Totals:
         norm = block.of_pair(rest[-1]) if norms else None
@@ -182,7 +182,7 @@ def _mixed_anchors(
         return loss.conclude(streamed(embedded, blocks, [V, proxies]), len(pairs), embeddings)
 
     u = mixture.vectors
-    norms = [inverse_norms_from(u @ u.T, lam, mixture.unit)] if mixture.normalise else []
+    norms = [inverse_norms(gram(u), lam, mixture.unit)] if mixture.normalise else []
 
     def interpolated(block: Tensor, B: Tensor, *norms: Tensor) -> Totals:
         i, j = pairs[block].unbind(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from metrix.core.gram import divided_by_norm
 from metrix.errors import EmbeddingError, LabelError, ShapeError
 
 
@@ -16,7 +17,7 @@ def unit(embeddings: Tensor) -> Tensor:
     if not embeddings.is_floating_point():
         raise EmbeddingError(f"embeddings of {embeddings.dtype}: accepted is a floating point tensor")
     x = at_least_float32(embeddings)
-    norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(x.detach(), dim=1, keepdim=True)
     usable = (norm > torch.finfo(x.dtype).tiny) & (norm < torch.inf)  # false for NaN
     if not bool(usable.all()):
         rows = (~usable).flatten().nonzero().flatten().tolist()
@@ -24,7 +25,7 @@ def unit(embeddings: Tensor) -> Tensor:
             f"{len(rows)} of {len(x)} embeddings have NaN, infinite or zero norm (rows {_first(rows)}): "
             "accepted are finite, non-zero vectors; look for a diverged model or an empty input"
         )
-    return x / norm
+    return divided_by_norm(x, norm)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -40,7 +41,7 @@ def class_labels(labels: Tensor, n: int, num_classes: int | None = None) -> Tens
     if labels.is_floating_point() or labels.is_complex():
         raise LabelError(f"labels of {labels.dtype}: accepted are whole numbers, such as torch.int64")
     if num_classes is not None and n:
-        low, high = int(labels.min()), int(labels.max())
+        low, high = (int(edge) for edge in labels.aminmax())
         if low < 0 or high >= num_classes:
             raise LabelError(
                 f"labels from {low} to {high} for {num_classes} proxies: accepted are 0 to "
