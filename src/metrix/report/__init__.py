@@ -1,0 +1,1 @@
+"""What people look at: measures of runs, comparisons, tables and plots."""
