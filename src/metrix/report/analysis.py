@@ -61,11 +61,9 @@ def estimate_to_dict(value: Estimate) -> dict[str, Any]:
 def loss_of(config: Config, changes: dict[str, Any], classes: int) -> Loss:
     """The loss of a configuration, or another one named in `changes`, with its parameters."""
     given = {key: value for key, value in changes.items() if value is not None}
-    choice = config.loss
-    if given:
-        base = {} if "loss" in given else choice.model_dump()
-        choice = LossChoice(**{**base, **given})
-    return build_loss(choice, classes, config.model.dim)
+    if "loss" in given:  # the parameters of one loss are not those of another
+        given = {**dict.fromkeys(LossChoice.model_fields), **given}
+    return build_loss(config.with_values(given).loss, classes, config.model.dim)
 
 
 def positivity(examples: Examples, loss: Loss, config: Config, seed: int = 0) -> Positivity:

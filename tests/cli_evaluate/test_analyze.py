@@ -1,0 +1,190 @@
+"""`metrix analyze`: the paper's measures on a run, against literal loops."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def parts(run: Path) -> dict[str, Any]:
+    from metrix.train.embedding import TrainedModel
+
+    model = TrainedModel(run)
+    return {name: model.embedded(name) for name in ("train", "test")}
+
+
+def test_geometry_is_that_of_all_pairs(metrix: Any, run: Path, parts: dict[str, Any]) -> None:
+    found = metrix("analyze", "geometry", run, "--json").json
+    for name, part in parts.items():
+        x = part.vectors.astype(np.float64)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        squared = ((x[:, None] - x) ** 2).sum(-1)
+        upper = np.triu(np.ones(squared.shape, dtype=bool), k=1)
+        positive = upper & (part.labels[:, None] == part.labels)
+        assert found[name]["alignment"] == pytest.approx(squared[positive].mean(), abs=1e-9)
+        assert found[name]["uniformity"]["value"] == pytest.approx(np.log(np.exp(-2 * squared[upper]).mean()), abs=1e-9)
+        assert found[name]["uniformity"]["sampled"] is None
+    assert json.loads((run / "analysis" / "geometry.json").read_text()) == found
+
+
+def test_geometry_of_embeddings_from_anywhere(metrix: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1.0, 0.0], [-2.0, 0.0]]))
+    (tmp_path / "y.txt").write_text("a\na")
+    files = ("--embeddings", tmp_path / "x.npy", "--labels", tmp_path / "y.txt", "-o", tmp_path / "out")
+    found = metrix("analyze", "geometry", *files, "--json").json["embeddings"]
+    assert found["alignment"] == pytest.approx(4.0)
+    assert found["uniformity"]["value"] == pytest.approx(-8.0)
+
+
+def test_positivity_writes_curves_and_plots(metrix: Any, run: Path, parts: dict[str, Any], tmp_path: Path) -> None:
+    from metrix import evaluate, losses
+
+    out = tmp_path / "curves"
+    outcome = metrix("analyze", "positivity", run, "--loss", "multi-similarity", "-o", out, "--json")
+    assert outcome.code == 0, outcome.err
+    found = outcome.json
+    assert sorted(path.name for path in out.iterdir()) == [f"positivity.{x}" for x in ("csv", "json", "png", "svg")]
+    expected = evaluate.positivity(
+        parts["train"].vectors,
+        parts["train"].labels,
+        found["lams"],
+        losses.MultiSimilarity(),
+        batch_size=120,
+        per_class=4,
+        generator=torch.Generator().manual_seed(0),
+    )
+    np.testing.assert_array_equal(found["empirical"], expected.empirical)
+    np.testing.assert_array_equal(found["theoretical"], expected.theoretical)
+    with (out / "positivity.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [float(row["theoretical"]) for row in rows] == found["theoretical"]
+    with Image.open(out / "positivity.png") as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+        assert image.size[0] > 600
+    blue, orange = ((np.abs(pixels - np.array(c)).max(1) < 8).sum() for c in ((0x1F, 0x5F, 0xA8), (0xD9, 0x72, 0x2B)))
+    assert blue > 500  # both curves are drawn
+    assert orange > 200
+    assert ElementTree.parse(out / "positivity.svg").getroot().tag.endswith("svg")
+
+
+def test_the_same_curves_give_the_same_files(metrix: Any, run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        metrix("analyze", "positivity", run, "-o", tmp_path / name)
+    for kind in ("csv", "png", "svg"):
+        first, second = ((tmp_path / name / f"positivity.{kind}").read_bytes() for name in ("a", "b"))
+        assert first == second
+
+
+def test_theory_is_left_out_where_it_does_not_hold(metrix: Any, run: Path) -> None:
+    found = metrix("analyze", "positivity", run, "--json").json
+    assert found["loss"] == "Contrastive"
+    assert set(found["theoretical"]) == {None}
+    assert found["empirical"][-1] == 1.0
+    with_margin = metrix("analyze", "positivity", run, "--json", "--margin", "0.9").json
+    assert with_margin["zero"] != found["zero"]  # fewer negatives are beyond the margin
+
+
+def test_utilization_falls_with_mixed_examples_of_any_kind(metrix: Any, run: Path, parts: dict[str, Any]) -> None:
+    outcome = metrix("analyze", "utilization", run, "--mixup", "input,feature,embed", "--epochs", "2", "--json")
+    assert outcome.code == 0, outcome.err
+    found = outcome.json
+    q, x = (parts[name].vectors.astype(np.float64) for name in ("test", "train"))
+    squared = ((q[:, None] - x) ** 2).sum(-1).min(1)
+    assert found["clean"]["value"] == pytest.approx(squared.mean(), abs=1e-6)
+    for name in ("input", "feature", "embed"):
+        assert found["mixed"][name]["value"] < found["clean"]["value"]
+        assert found["counts"][name] == 2 * len(x)
+    assert len({value["value"] for value in found["mixed"].values()}) == 3  # three ways to mix
+    assert json.loads((run / "analysis" / "utilization.json").read_text()) == found
+
+
+def test_mixed_examples_by_the_model_are_the_definition(run: Path) -> None:
+    from metrix.report.analysis import _embedded_mixtures
+    from metrix.train.embedding import TrainedModel
+
+    model = TrainedModel(run)
+    dataset = model.dataset()
+    images, _ = model.still(dataset, model.part(dataset, "train")).batch(range(6))
+    i, j = torch.tensor([0, 4, 2]), torch.tensor([3, 1, 5])
+    lam = torch.tensor([0.2, 0.9, 0.5])
+    with torch.no_grad():
+        for n in range(3):
+            a, b, share = images[i[n]], images[j[n]], float(lam[n])
+            by_input = model.embedder((share * a + (1 - share) * b)[None])[0]
+            z = share * model.embedder.features(a[None]) + (1 - share) * model.embedder.features(b[None])
+            by_feature = model.embedder.head(z)[0]
+            for mixup, expected in (("input", by_input), ("feature", by_feature)):
+                found = _embedded_mixtures(model, mixup, images, i, j, lam)[n]
+                np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["pos-neg", "anc-neg", "pos-pos", "neg-neg"])
+def test_every_anchor_of_a_batch_has_one_pair_of_the_kind(kind: str) -> None:
+    from metrix.report.analysis import pairs_of_batch
+
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    i, j = pairs_of_batch(labels, kind, torch.Generator().manual_seed(0))
+    anchors = torch.arange(6) if kind in ("anc-neg", "neg-neg") else torch.arange(5)  # the last is alone
+    assert len(i) == len(anchors)
+    for side, chosen in zip(kind.split("-"), (i, j), strict=True):
+        if side == "anc":
+            assert torch.equal(chosen, anchors)
+        else:
+            assert torch.equal(labels[chosen] == labels[anchors], torch.full((len(anchors),), side == "pos"))
+            assert not (chosen == anchors).any()
+
+
+def test_batches_hold_every_example_once_with_company() -> None:
+    from metrix.report.analysis import batches_by_class
+
+    labels = torch.tensor([k for k in range(9) for _ in range(2 + k)])
+    batches = batches_by_class(labels, 12, 4, torch.Generator().manual_seed(1))
+    assert sorted(n for batch in batches for n in batch) == list(range(len(labels)))
+    for batch in batches:
+        classes, counts = labels[batch].unique(return_counts=True)
+        assert len(classes) > 1
+        assert int(counts.min()) > 1
+
+
+def test_utilization_of_embeddings_from_anywhere(metrix: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "q.npy", np.array([[1.0, 1.0]]))
+    np.save(tmp_path / "x.npy", np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    (tmp_path / "y.txt").write_text("a\nb\na")
+    found = metrix(
+        *("analyze", "utilization", "--embeddings", tmp_path / "q.npy", "--train-embeddings", tmp_path / "x.npy"),
+        *("--train-labels", tmp_path / "y.txt", "--epochs", "200", "-o", tmp_path, "--json"),
+    ).json
+    assert found["clean"]["value"] == pytest.approx(2 - math.sqrt(2))
+    assert found["mixed"]["embed"]["value"] < 0.01
+
+
+def test_queries_are_drawn_where_asked_with_a_standard_error(metrix: Any, run: Path) -> None:
+    found = metrix("analyze", "utilization", run, "--mixup", "embed", "--epochs", "1", "--max-queries", "50", "--json")
+    assert found.json["clean"]["sampled"] == 50
+    assert found.json["clean"]["standard_error"] > 0
+
+
+def test_mistakes(refused: Any, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    np.save(tmp_path / "x.npy", np.eye(3))
+    refused("analyze", "geometry", words=("RUN", "--embeddings"))
+    refused("analyze", "geometry", tmp_path, words=("is no run",))
+    refused("analyze", "geometry", run, "-o", tmp_path / "file" / "x", words=("cannot be made", "-o"))
+    refused("analyze", "positivity", run, "--loss", "multi-simlarity", words=("did you mean 'multi-similarity'",))
+    refused("analyze", "positivity", run, "--gamma", "3", words=("'contrastive' has no gamma", "margin"))
+    refused(
+        "analyze", "positivity", run, "--loss", "multi-similarity", "--gamma", "-3", words=("gamma", "greater than 0")
+    )
+    refused("analyze", "utilization", run, "--mixup", "embed,inptu", words=("did you mean 'input'",))
+    refused("analyze", "utilization", "--embeddings", tmp_path / "x.npy", words=("--train-embeddings",))
+    assert not (run / "analysis" / ".geometry.json").exists()

@@ -1,0 +1,166 @@
+"""`metrix embed`: any data, any number of processes, and what was embedded before a kill is kept."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def test_vectors(run: Path) -> np.ndarray:
+    from metrix.train.embedding import TrainedModel
+
+    return TrainedModel(run).embedded("test").vectors
+
+
+def started(run: Path, output: Path, environment: dict[str, str] | None = None, *arguments: str) -> Any:
+    command = [sys.executable, "-m", "metrix", "embed", str(run), "-o", str(output), *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_parquet_has_id_path_label_and_vector(metrix: Any, run: Path, test_vectors: np.ndarray, tmp_path: Path) -> None:
+    from metrix import data
+
+    outcome = metrix("embed", run, "-o", tmp_path / "x.parquet")
+    assert outcome.code == 0, outcome.err
+    table = pq.read_table(tmp_path / "x.parquet")
+    part = data.open("glyphs-mini").test
+    assert table.column_names == ["id", "path", "label", "part", "vector"]
+    assert table["id"].to_pylist() == part.indices.tolist()
+    assert tuple(table["path"].to_pylist()) == part.paths
+    assert table["label"].to_pylist() == [part.class_names[k] for k in part.labels.tolist()]
+    assert set(table["part"].to_pylist()) == {"test"}
+    np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), dtype=np.float32), test_vectors)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+
+
+def test_numpy_has_a_table_beside_it_that_evaluate_reads(
+    metrix: Any, run: Path, test_vectors: np.ndarray, tmp_path: Path
+) -> None:
+    metrix("embed", run, "-o", tmp_path / "x.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy", allow_pickle=False), test_vectors)
+    with (tmp_path / "x.csv").open(encoding="utf-8") as lines:
+        assert len(list(csv.DictReader(lines))) == len(test_vectors)
+    common = ("--json", "--bootstrap", "0", "--no-clustering")
+    files = ("--embeddings", tmp_path / "x.npy", "--labels", tmp_path / "x.csv")
+    assert metrix("evaluate", *files, *common).json["retrieval"] == metrix("evaluate", run, *common).json["retrieval"]
+
+
+def test_a_folder_of_images_of_other_classes_is_embedded_whole(metrix: Any, run: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for n, name in enumerate(["bolt", "nut", "bolt"]):
+        folder = tmp_path / "parts" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (40, 30, 3), dtype=np.uint8)).save(folder / f"{n}.png")
+    outcome = metrix("embed", run, tmp_path / "parts", "-o", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    with (tmp_path / "out" / "embeddings.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert {(row["path"], row["label"]) for row in rows} == {
+        *(("bolt/0.png", "bolt"), ("bolt/2.png", "bolt"), ("nut/1.png", "nut"))
+    }
+    x = np.load(tmp_path / "out" / "embeddings.npy")
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-5)
+    assert np.abs(x[0] - x[1]).max() > 1e-3
+
+
+def test_a_killed_export_goes_on_where_it_was(
+    run: Path, test_vectors: np.ndarray, tmp_path: Path, monkeypatch: Any
+) -> None:
+    import metrix.report.export as exporting
+    from metrix.train import embedding
+    from metrix.train.embedding import TrainedModel
+
+    output = tmp_path / "x.parquet"
+    process = started(run, output, None, "-q", "--part", "all")
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".x.parquet.*/0*.npy")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not output.exists(), "it was finished before it could be killed"
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob(".x.parquet.*/0*.npy")}
+    assert kept
+
+    written = []
+    plain = embedding.Blocks.write
+
+    def write(self: Any, number: int, vectors: np.ndarray) -> None:
+        written.append(number)
+        plain(self, number, vectors)
+
+    monkeypatch.setattr(embedding.Blocks, "write", write)
+    assert exporting.export(TrainedModel(run), output, part_name="all")
+    blocks = -(-1464 // embedding.BLOCK)
+    assert len(written) == blocks - len(kept)
+    table = pq.read_table(output)
+    vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
+    test = np.array(table["part"].to_pylist()) == "test"
+    np.testing.assert_allclose(vectors[test], test_vectors, atol=1e-6)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_two_processes_share_the_work(run: Path, test_vectors: np.ndarray, tmp_path: Path) -> None:
+    output = tmp_path / "x.npy"
+    both = [started(run, output, {"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+    told = []
+    for process in both:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        told.append(err)
+    assert any("written" in err for err in told)
+    np.testing.assert_array_equal(np.load(output), test_vectors)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.json", "x.npy"]
+
+
+def test_the_last_process_writes_whichever_it_is(
+    metrix: Any, run: Path, test_vectors: np.ndarray, tmp_path: Path, monkeypatch: Any
+) -> None:
+    output = tmp_path / "x.npy"
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank in (2, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        assert f"rank {rank} of 3" in metrix("embed", run, "-o", output).err
+        assert not output.exists()
+    monkeypatch.setenv("RANK", "1")
+    assert "written" in metrix("embed", run, "-o", output).err
+    np.testing.assert_array_equal(np.load(output), test_vectors)
+    monkeypatch.setenv("RANK", "0")  # started again: there is nothing left to do
+    assert metrix("embed", run, "-o", output).code == 0
+
+
+def test_what_is_there_is_not_replaced_unasked(
+    metrix: Any, refused: Any, run: Path, other_run: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "x.npy"
+    metrix("embed", run, "-o", output)
+    first = output.read_bytes()
+    assert metrix("embed", run, "-o", output).code == 0
+    refused("embed", other_run, "-o", output, words=("there already", "--overwrite"))
+    assert output.read_bytes() == first
+    assert metrix("embed", other_run, "-o", output, "--overwrite").code == 0
+    assert output.read_bytes() != first
+
+
+def test_mistakes(refused: Any, run: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    refused("embed", tmp_path, words=("is no run",))
+    refused("embed", run, "-o", tmp_path / "x.csv", words=("x.csv", "FILE.parquet"))
+    refused("embed", run, "--part", "val", words=("'test', 'train', 'all'",))
+    refused("embed", run, tmp_path / "none", "-o", tmp_path / "x.npy", words=("exists",))
+    (tmp_path / "file").write_text("")
+    refused("embed", run, "-o", tmp_path / "file" / "x.npy", words=("cannot be written",))
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused("embed", run, "-o", tmp_path / "x.npy", words=("RANK=2", "WORLD_SIZE=2"))
