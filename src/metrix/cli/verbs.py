@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from metrix.cli import analyze, compare, embed, evaluate, train
+from metrix.cli import analyze, compare, data, demo, embed, evaluate, train
 
 
 def add_to(app: typer.Typer) -> None:
     """Register every verb."""
+    demo.add_to(app)
+    data.add_to(app)
     train.add_to(app)
     evaluate.add_to(app)
     compare.add_to(app)

@@ -89,3 +89,51 @@ class DrawnWatcher(Watcher):
     def close(self) -> None:
         """Give the terminal back."""
         self.bars.stop()
+
+
+class SeriesWatcher:
+    """One bar for several runs, one after another."""
+
+    def __init__(self, of: int) -> None:
+        self.of = of
+        self.bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.bars.start()
+        self.task = self.bars.add_task("preparing", total=float(of), detail="")
+        self.begun = 0
+
+    def run(self, side: str, seed: int) -> Watcher:
+        """The watcher of the next run."""
+        self.begun += 1
+        return _OneOfSeries(self, f"{side}, seed {seed} ({self.begun} of {self.of})")
+
+    def end(self) -> None:
+        """Give the terminal back."""
+        self.bars.stop()
+
+
+class _OneOfSeries(Watcher):
+    def __init__(self, series: SeriesWatcher, name: str) -> None:
+        self.series, self.name, self.before = series, name, series.begun - 1
+        self.steps, self.began, self.images = 1, time.monotonic(), 0
+
+    def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
+        self.steps, self.began = steps, time.monotonic()
+        self.series.bars.update(self.series.task, description=self.name)
+
+    def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
+        self.images += images
+        speed = self.images / max(1e-9, time.monotonic() - self.began)
+        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
+        completed = self.before + progress.step / self.steps
+        self.series.bars.update(self.series.task, completed=completed, detail=detail)
+
+    def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
+        recall = 100 * results["test"]["recall"]["1"]
+        self.series.bars.update(self.series.task, completed=self.before + 1)
+        self.series.bars.console.print(f"{self.name}: Recall@1 {recall:.1f}", highlight=False)

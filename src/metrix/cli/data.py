@@ -1,0 +1,92 @@
+"""`metrix data check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from metrix.data import CheckReport
+
+LISTED = 20  # broken images that are named; --json names all
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    group = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+    group.command("check")(check)
+    group.callback()(lambda: None)  # one command alone would take the group's place
+    app.add_typer(group, name="data", rich_help_panel="Train")
+
+
+def check(
+    spec: Annotated[str, typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, cub:PATH …")],
+    unseen: Annotated[float, typer.Option(help="share of a folder's classes kept for testing")] = 0.5,
+    split_seed: Annotated[int, typer.Option(min=0, help="seed of the split into seen and unseen classes")] = 0,
+    layout: Annotated[
+        str | None, typer.Option(help="how the data is laid out, where it is not recognised", show_default=False)
+    ] = None,
+    max_bad: Annotated[
+        float, typer.Option(min=0, help="unreadable images to put up with: a share below 1, or a count")
+    ] = 0.01,
+    json_output: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
+) -> None:
+    """Say what is there, what is broken, and what the split would be.
+
+    Reads every image. Exit code 0: ready to train on; 1: there are problems.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from metrix import data
+
+    with Progress(console=Console(stderr=True), transient=True, disable=json_output) as bars:
+        task = bars.add_task("reading images", total=None)
+        report = data.check(
+            spec,
+            unseen=unseen,
+            seed=split_seed,
+            layout=layout,
+            max_bad=max_bad if max_bad < 1 else int(max_bad),
+            progress=lambda done, of: bars.update(task, completed=done, total=of),
+        )
+    if json_output:
+        typer.echo(json.dumps(report.to_dict()))
+    else:
+        _print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _print(report: CheckReport) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    if report.layout is not None:
+        where = "" if report.root is None else f" in {escape(report.root)}"
+        console.print(f"[bold]{escape(report.spec)}[/]: layout {report.layout}{where}")
+    if report.parts:
+        table = Table(title="Parts, as training would use them")
+        table.add_column("part")
+        for heading in ("images", "classes", "images per class: fewest", "median", "most"):
+            table.add_column(heading, justify="right")
+        for name, part in report.parts.items():
+            numbers = (part.images, part.classes, part.smallest_class, part.median_class, part.largest_class)
+            table.add_row(name, *(f"{number:,g}" if number < 1e6 else f"{number:,}" for number in numbers))
+        console.print(table)
+    if report.sizes:
+        smallest, median, largest = (f"{width}×{height}" for width, height in report.sizes)
+        console.print(f"sizes in pixels: smallest {smallest}, median {median}, largest {largest}")
+    for broken in report.broken[:LISTED]:
+        console.print(f"[yellow]broken[/] {escape(broken.path)}: {escape(broken.reason)}")
+    if len(report.broken) > LISTED:
+        console.print(f"[yellow]broken[/] … {len(report.broken) - LISTED:,} more; --json names all")
+    for note in report.notes:
+        console.print(f"[cyan]note[/] {escape(note)}")
+    for problem in report.problems:
+        console.print(f"[red]problem[/] {escape(problem)}")
+    console.print("[green]ready to train on[/]" if report.ok else "[red]not ready to train on[/]")

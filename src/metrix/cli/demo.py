@@ -1,0 +1,103 @@
+"""`metrix demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from metrix.train.demonstration import Contrast, Demonstration
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    app.command("demo", rich_help_panel="Train")(demo)
+
+
+def demo(
+    seeds: Annotated[int, typer.Option(min=2, help="runs of each side; the spread is over them")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="steps of each run; the preset's by default", show_default=False)
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the runs")] = Path("runs/demo"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the table")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+) -> None:
+    """Train a small model with and without Metrix on glyphs drawn from fonts, and compare them.
+
+    Needs no data and no network. An interrupted demonstration goes on where it was; a finished one is
+    only printed.
+    """
+    import json
+
+    from metrix.cli.watching import SeriesWatcher
+    from metrix.train import Interrupted
+    from metrix.train.demonstration import demonstrate
+
+    series = None if quiet or json_output else SeriesWatcher(of=2 * seeds)
+    try:
+        found = demonstrate(output, seeds, steps, **({} if series is None else {"watcher_of": series.run}))
+    except Interrupted as interruption:
+        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
+        raise typer.Exit(interruption.exit_code) from None
+    finally:
+        if series is not None:
+            series.end()
+    if json_output:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        _print(found)
+
+
+def _print(found: Demonstration) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from metrix.train.demonstration import MEASURES
+
+    console, data = Console(highlight=False), found.config.data
+    mixup = ", ".join(found.config.mixing.mixup)
+    table = Table(title=f"Characters never seen in training: mean ± standard deviation over {found.seeds} seeds")
+    for heading in ("", "without Metrix", f"with Metrix ({mixup})", "difference", "outside the spread?"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for contrast in found.contrasts:
+        more, unit = MEASURES[contrast.measure]
+        name = f"{contrast.measure}{' ' + unit if unit else ''} {'↑' if more else '↓'}"
+        digits = 1 if unit == "%" else 3
+        sides = (_spread(values, digits) for values in (contrast.clean, contrast.metrix))
+        difference = f"{contrast.mean:+.{digits}f} ± {contrast.margin:.{digits}f}"
+        table.add_row(name, *sides, difference, _verdict(contrast))
+    console.print(table)
+    first = found.contrasts[0]
+    if first.outside:
+        effect = "helps" if first.better else "harms"
+        console.print(
+            f"Metrix {effect} here: {first.measure} {first.mean:+.1f} points, outside the spread of the seeds."
+        )
+    else:
+        console.print(
+            f"No conclusion: {first.measure} {first.mean:+.1f} points is within the spread of {found.seeds} seeds; "
+            "more of them (--seeds) would narrow it."
+        )
+    console.print(
+        "A difference is of runs with the same seed, ± half its 95 % interval (Student's t); it is outside the "
+        "spread if the interval leaves out zero.\n"
+        f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
+        f"{found.config.train.max_steps} steps: few classes, so the clean loss over-fits them, which mixup is meant "
+        "for. With many classes and augmentation there is less to gain; measure it on your data.\n"
+        f"Runs: {found.folder}"
+    )
+
+
+def _spread(values: tuple[float, ...], digits: int) -> str:
+    import statistics
+
+    return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def _verdict(contrast: Contrast) -> str:
+    if not contrast.outside:
+        return "no"
+    return "[green]yes, better[/]" if contrast.better else "[red]yes, worse[/]"
