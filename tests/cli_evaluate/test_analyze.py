@@ -85,6 +85,21 @@ def test_the_same_curves_give_the_same_files(metrix: Any, run: Path, tmp_path: P
         assert first == second
 
 
+def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, workspace: Path, tmp_path: Path) -> None:
+    from metrix import Embedder
+    from metrix.train.embedding import TrainedModel
+    from tests.cli_evaluate.conftest import trained
+
+    still = trained(workspace / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4)
+    made = dict(TrainedModel(still, initial=True).embedder.named_parameters())
+    for name, parameter in Embedder.load(still).named_parameters():
+        torch.testing.assert_close(made[name].cpu(), parameter)
+    first = metrix("analyze", "positivity", still, "--initial", "--json", "-o", tmp_path).json
+    assert first["initial"] is True
+    assert (still / "embeddings" / "train-initial.safetensors").is_file()
+    assert not (still / "embeddings" / "train.safetensors").exists()
+
+
 def test_theory_is_left_out_where_it_does_not_hold(metrix: Any, run: Path) -> None:
     found = metrix("analyze", "positivity", run, "--json").json
     assert found["loss"] == "Contrastive"

@@ -37,12 +37,16 @@ def positivity(
     beta: Annotated[float | None, typer.Option(help="β of the loss")] = None,
     gamma: Annotated[float | None, typer.Option(help="γ of the loss")] = None,
     margin: Annotated[float | None, typer.Option(help="m of the loss")] = None,
+    initial: Annotated[
+        bool, typer.Option("--initial", help="the model before its first step, as in the paper's figure")
+    ] = False,
     output: Output = None,
     json_output: Json = False,
 ) -> None:
     """How often a mixed example acts as a positive, against λ: counted, and by theory for multi-similarity.
 
-    Over the training images of the run. Writes positivity.csv, .json, .png and .svg.
+    Over the training images of the run; anchors are examples, also for a loss of proxies.
+    Writes positivity.csv, .json, .png and .svg.
     """
     import numpy as np
 
@@ -53,20 +57,25 @@ def positivity(
     from metrix.train.config import Config
     from metrix.train.embedding import write_or_explain
 
-    model, train = _training_examples(run, embeddings, labels, json_output)
+    model, train = _training_examples(run, embeddings, labels, initial, json_output)
     config = Config() if model is None else model.config
     changes = {"loss": loss, "beta": beta, "gamma": gamma, "margin": margin}
     chosen = loss_of(config, changes, len(np.unique(train.labels)))
     curves = measure(train, chosen, config)
     folder = default_folder(model, output)
     write_or_explain(folder / "positivity.csv", curves.to_csv)
-    title = f"{type(chosen).__name__}, {len(train.labels):,} examples"
+    title = f"{type(chosen).__name__}, {len(train.labels):,} examples{', untrained' if initial else ''}"
     written = [folder / "positivity.csv", *save(positivity_figure(curves, title), folder, "positivity")]
     columns = {
         name: [None if np.isnan(value) else float(value) for value in getattr(curves, name)]
         for name in ("lams", "empirical", "theoretical", "zero")
     }
-    about = {"loss": type(chosen).__name__, "examples": len(train.labels), "similarities": curves.similarities}
+    about = {
+        "loss": type(chosen).__name__,
+        "examples": len(train.labels),
+        "similarities": curves.similarities,
+        "initial": initial,
+    }
     rows = list(zip(columns["lams"], columns["empirical"], columns["theoretical"], strict=True))
     table = numbers_table(
         f"P(Pos(a, v)), {title}",
@@ -174,18 +183,20 @@ def geometry(
     _finish(plain, table, default_folder(model, output) / "geometry.json", [], json_output)
 
 
-def _training_examples(run: Path | None, embeddings: Path | None, labels: Path | None, quiet: bool) -> tuple[Any, Any]:
+def _training_examples(
+    run: Path | None, embeddings: Path | None, labels: Path | None, initial: bool, quiet: bool
+) -> tuple[Any, Any]:
     from metrix.cli.evaluate import one_source
     from metrix.report.evaluation import examples_of_files, examples_of_run
     from metrix.report.progress import progress
     from metrix.train.embedding import TrainedModel
 
-    one_source(run, embeddings)
+    one_source(run, embeddings, {"--initial": initial or None})
     if embeddings is not None:
         return None, examples_of_files(embeddings, labels)
     assert run is not None
     with progress(quiet) as report:
-        model = TrainedModel(run, report)
+        model = TrainedModel(run, report, initial=initial)
         return model, examples_of_run(model, part="train")
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from metrix import evaluate
+from metrix import data, evaluate
 from metrix.core.factors import choose, draw
 from metrix.core.loss import Loss
 from metrix.core.mixed import Interpolated
@@ -186,11 +186,11 @@ def mixed_by_model(
     device = next(model.embedder.parameters()).device
     done, of = 0, epochs * len(part)
     for _ in range(epochs):
-        for rows in batches_by_class(part.labels, config.train.batch_size, config.train.per_class, draws):
-            images, labels = still.batch(rows)
+        batches: Any = batches_by_class(part.labels, config.train.batch_size, config.train.per_class, draws)
+        for images, labels in data.loader(still, batches, workers=config.data.workers):
             kind = config.mixing.pairs[choose(len(config.mixing.pairs), draws)]
             i, j = pairs_of_batch(labels, kind, draws)
-            done += len(rows)
+            done += len(labels)
             report(f"{mixup} mixup", done, of)
             if len(i) == 0:
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,25 @@ def export(
             _write_numpy(output, dataset, part, blocks, about)
         blocks.remove()
     return True
+
+
+def share_of_process(environment: Callable[[str], str | None]) -> tuple[int, int]:
+    """(rank, world size) as torchrun and its kin set them: RANK and WORLD_SIZE.
+
+    >>> share_of_process({"RANK": "1", "WORLD_SIZE": "4"}.get)
+    (1, 4)
+    """
+    given = environment("RANK"), environment("WORLD_SIZE")
+    try:
+        rank, world = int(given[0] or 0), int(given[1] or 1)
+    except ValueError:
+        rank, world = -1, 0
+    if not 0 <= rank < world:
+        raise InvalidInput(
+            f"RANK={given[0]} and WORLD_SIZE={given[1]} in the environment: accepted are whole numbers, rank from 0 "
+            "to world size - 1"
+        )
+    return rank, world
 
 
 def _target(output: Path) -> Path:

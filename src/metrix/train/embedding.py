@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metrix import data
 from metrix.data import Dataset, Part
-from metrix.errors import DataError, InvalidInput, MetrixWarning, one_of
+from metrix.errors import InvalidInput, MetrixWarning, one_of
 from metrix.model import Embedder
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE, write_whole
 from metrix.train.config import Config
@@ -52,14 +52,17 @@ class Embedded:
 
 
 class TrainedModel:
-    """The model of a finished run, and the data that it was trained and measured on."""
+    """The model of a finished run, and the data that it was trained and measured on.
 
-    def __init__(self, path: Path, report: Report = unreported) -> None:
+    `initial` is the model before the first step, made again from the settings and the seed.
+    """
+
+    def __init__(self, path: Path, report: Report = unreported, *, initial: bool = False) -> None:
         self.run: RunFolder = opened(Path(path))
-        self.report = report
+        self.report, self.initial = report, initial
         self._datasets: dict[str | None, Dataset] = {}
         self.weights = self.run.path / RUN_MODEL / WEIGHTS_FILE
-        if not self.weights.is_file():
+        if not initial and not self.weights.is_file():
             raise InvalidInput(
                 f"{path} has no trained model yet: the run is not finished; go on with metrix train --resume {path}"
             )
@@ -72,12 +75,29 @@ class TrainedModel:
     @cached_property
     def embedder(self) -> Embedder:
         """The network, ready to embed; loaded when it is first needed."""
-        return Embedder.load(self.run.path).to(_device()).eval()
+        network = self._initial() if self.initial else Embedder.load(self.run.path)
+        return network.to(_device()).eval()
+
+    def _initial(self) -> Embedder:
+        import torch
+
+        model = self.config.model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.train.seed)
+            return Embedder(
+                *(model.backbone, model.dim, model.pool, model.weights, model.freeze_to),
+                frozen_bn=model.frozen_bn,
+                image_size=self.config.data.image_size,
+            )
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the weights."""
         digest = hashlib.sha256()
+        if self.initial:
+            for name, tensor in self.embedder.state_dict().items():
+                digest.update(name.encode() + tensor.cpu().numpy().tobytes())
+            return digest.hexdigest()
         with self.weights.open("rb") as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
@@ -154,7 +174,8 @@ class TrainedModel:
         mark = fingerprint(dataset, part)
         key = self.key(dataset, part, mark)
         labels = np.array(part.class_names)[part.labels.numpy()]
-        stem = name if spec is None else f"{name}-{mark[:12]}"
+        stem = f"{name}-initial" if self.initial else name
+        stem = stem if spec is None else f"{stem}-{mark[:12]}"
         kept = self.run.path / FOLDER / f"{stem}.safetensors"
         vectors = _read_kept(kept, key)
         if vectors is None:
@@ -229,7 +250,12 @@ class Blocks:
 
     def together(self) -> NDArray[np.float32]:
         """All blocks as one array (rows, d)."""
-        return np.concatenate([self.read(number) for number in range(self.count)])
+        first = self.read(0)
+        vectors = np.empty((self.total, first.shape[1]), dtype=np.float32)
+        for number in range(self.count):
+            rows = self.rows(number)
+            vectors[rows.start : rows.stop] = self.read(number)
+        return vectors
 
     def remove(self) -> None:
         """Forget all blocks."""
@@ -308,25 +334,6 @@ def _read_kept(path: Path, key: str) -> NDArray[np.float32] | None:
             return vectors
     except (SafetensorError, OSError):
         return None
-
-
-def share_of_process(environment: Callable[[str], str | None]) -> tuple[int, int]:
-    """(rank, world size) as torchrun and its kin set them: RANK and WORLD_SIZE.
-
-    >>> share_of_process({"RANK": "1", "WORLD_SIZE": "4"}.get)
-    (1, 4)
-    """
-    given = environment("RANK"), environment("WORLD_SIZE")
-    try:
-        rank, world = int(given[0] or 0), int(given[1] or 1)
-    except ValueError:
-        rank, world = -1, 0
-    if not 0 <= rank < world:
-        raise DataError(
-            f"RANK={given[0]} and WORLD_SIZE={given[1]} in the environment: accepted are whole numbers, rank from 0 "
-            "to world size - 1"
-        )
-    return rank, world
 
 
 def _device() -> Any:
