@@ -25,7 +25,7 @@ class Outcome:
         return json.loads(self.out)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package", autouse=True)
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measured")
     before = os.environ.get("METRIX_CACHE")
@@ -44,12 +44,12 @@ def trained(folder: Path, **values: Any) -> Path:
     return train(preset("glyphs").with_values(settings), folder).path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def run(workspace: Path) -> Path:
     return trained(workspace / "run")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def other_run(workspace: Path) -> Path:
     return trained(workspace / "other", seed=1, max_steps=3, holdout=0.1)
 

@@ -123,24 +123,23 @@ def test_utilization_falls_with_mixed_examples_of_any_kind(metrix: Any, run: Pat
     assert json.loads((run / "analysis" / "utilization.json").read_text()) == found
 
 
-def test_mixed_examples_by_the_model_are_the_definition(run: Path) -> None:
-    from metrix.report.analysis import _embedded_mixtures
-    from metrix.train.embedding import TrainedModel
+@pytest.mark.parametrize("pool", ["avg", "avg+max"])
+def test_mixed_examples_by_the_model_are_the_definition(pool: str) -> None:
+    from metrix import Embedder, data
+    from metrix.report.analysis import mixed_by_network
 
-    model = TrainedModel(run)
-    dataset = model.dataset()
-    images, _ = model.still(dataset, model.part(dataset, "train")).batch(range(6))
+    network = Embedder("glyphs-cnn", 16, pool).eval()
+    images, _ = data.open("glyphs-mini").train.with_transform(data.GlyphTransform.still()).batch(range(6))
     i, j = torch.tensor([0, 4, 2]), torch.tensor([3, 1, 5])
     lam = torch.tensor([0.2, 0.9, 0.5])
+    found = {mixup: mixed_by_network(network, mixup, images, i, j, lam) for mixup in ("input", "feature")}
     with torch.no_grad():
         for n in range(3):
             a, b, share = images[i[n]], images[j[n]], float(lam[n])
-            by_input = model.embedder((share * a + (1 - share) * b)[None])[0]
-            z = share * model.embedder.features(a[None]) + (1 - share) * model.embedder.features(b[None])
-            by_feature = model.embedder.head(z)[0]
-            for mixup, expected in (("input", by_input), ("feature", by_feature)):
-                found = _embedded_mixtures(model, mixup, images, i, j, lam)[n]
-                np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+            by_input = network((share * a + (1 - share) * b)[None])[0]
+            z = share * network.features(a[None]) + (1 - share) * network.features(b[None])
+            np.testing.assert_allclose(found["input"][n], by_input.numpy(), atol=1e-5)
+            np.testing.assert_allclose(found["feature"][n], network.head(z)[0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["pos-neg", "anc-neg", "pos-pos", "neg-neg"])

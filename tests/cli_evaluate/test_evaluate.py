@@ -141,8 +141,8 @@ def test_queries_and_gallery_of_a_manifest_are_kept_apart(metrix: Any, run: Path
     part = data.open("glyphs-mini").test
     lines = ["path,label,split,is_query,is_gallery"]
     for n in range(40):
-        Image.fromarray(part.image(n)[0].numpy()).save(tmp_path / f"{n}.png")
-        lines.append(f"{n}.png,{part.class_names[part.labels[n]]},test,{int(n % 3 == 0)},{int(n % 3 > 0)}")
+        Image.fromarray(part.image(n)[0].numpy()).save(tmp_path / f"{n}.bmp")
+        lines.append(f"{n}.bmp,{part.class_names[part.labels[n]]},test,{int(n % 3 == 0)},{int(n % 3 > 0)}")
     manifest = tmp_path / "images.csv"
     manifest.write_text("\n".join(lines))
     arguments = ("evaluate", run, "--data", manifest, "--json", "--bootstrap", "0", "--ks", "1", "--no-clustering")
@@ -154,7 +154,7 @@ def test_queries_and_gallery_of_a_manifest_are_kept_apart(metrix: Any, run: Path
     assert found["retrieval"]["gallery"] == 26
     assert found["retrieval"]["measures"]["recall@1"] == pytest.approx(np.mean(nearest == q.labels))
 
-    Image.fromarray(255 - part.image(0)[0].numpy()).save(tmp_path / "0.png")  # another image under the same name
+    Image.fromarray(255 - part.image(0)[0].numpy()).save(tmp_path / "0.bmp")  # same name, same size of the file
     again = TrainedModel(run).embedded("query", str(manifest))
     assert not np.allclose(again.vectors[0], q.vectors[0])
     np.testing.assert_allclose(again.vectors[1:], q.vectors[1:], atol=1e-6)

@@ -64,7 +64,7 @@ def positivity(
     curves = measure(train, chosen, config)
     folder = default_folder(model, output)
     write_or_explain(folder / "positivity.csv", curves.to_csv)
-    title = f"{type(chosen).__name__}, {len(train.labels):,} examples{', untrained' if initial else ''}"
+    title = f"{type(chosen).__name__}, {len(train.labels):,} examples{', before training' if initial else ''}"
     written = [folder / "positivity.csv", *save(positivity_figure(curves, title), folder, "positivity")]
     columns = {
         name: [None if np.isnan(value) else float(value) for value in getattr(curves, name)]

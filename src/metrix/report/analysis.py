@@ -195,7 +195,7 @@ def mixed_by_model(
             if len(i) == 0:
                 continue
             lam = draw((len(i),), config.mixing.alpha, draws, device, torch.float32)
-            yield _embedded_mixtures(model, mixup, images.to(device), i.to(device), j.to(device), lam)
+            yield mixed_by_network(model.embedder, mixup, images.to(device), i.to(device), j.to(device), lam)
 
 
 def batches_by_class(labels: Tensor, batch_size: int, per_class: int, draws: torch.Generator) -> list[list[int]]:
@@ -224,13 +224,14 @@ def batches_by_class(labels: Tensor, batch_size: int, per_class: int, draws: tor
 
 
 @torch.inference_mode()
-def _embedded_mixtures(
-    model: TrainedModel, mixup: str, images: Tensor, i: Tensor, j: Tensor, lam: Tensor
+def mixed_by_network(
+    network: Any, mixup: str, images: Tensor, i: Tensor, j: Tensor, lam: Tensor
 ) -> NDArray[np.float32]:
+    """Unit embeddings (pairs, d) of mixed images, or of images with mixed features (eq. mix-embed)."""
     if mixup == "input":
-        mixture = mixture_of_inputs(model.embedder, images, BUDGET)
+        mixture = mixture_of_inputs(network, images, BUDGET)
     else:
-        mixture = mixture_of_features(model.embedder, model.embedder.features(images), BUDGET)
+        mixture = mixture_of_features(network, network.features(images), BUDGET)
     if isinstance(mixture, Interpolated):
         v = F.normalize(torch.lerp(mixture.vectors[j], mixture.vectors[i], lam[:, None]), dim=1)
     else:
