@@ -147,7 +147,7 @@ def utilization_speed(scale: float) -> dict[str, Any]:
 
     # Drawing and normalising an example is paid once for all queries: fewer examples keep that share, fewer
     # queries would not.
-    (queries, _), (train, labels) = examples(60_000, TEST_CLASSES, seed=0), train_set(scale**2)
+    (queries, _), (train, labels) = examples(60_000, TEST_CLASSES, seed=0), train_set(scale)
     S = np.empty((4096, 4096), dtype=np.float32)
     bare = 0.0
 
