@@ -60,7 +60,7 @@ def _print(found: Demonstration) -> None:
     console, data = Console(highlight=False), found.config.data
     mixup = ", ".join(found.config.mixing.mixup)
     table = Table(title=f"Characters never seen in training: mean ± standard deviation over {found.seeds} seeds")
-    for heading in ("", "without Metrix", f"with Metrix ({mixup})", "difference", "outside the spread?"):
+    for heading in ("", "clean", f"Metrix ({mixup})", "difference", "outside?"):
         table.add_column(heading, justify="right" if heading else "left")
     for contrast in found.contrasts:
         more, unit = MEASURES[contrast.measure]
@@ -86,8 +86,8 @@ def _print(found: Demonstration) -> None:
         "spread if the interval leaves out zero.\n"
         f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
         f"{found.config.train.max_steps} steps: few classes, so the clean loss over-fits them, which mixup is meant "
-        "for. With many classes and augmentation there is less to gain; measure it on your data.\n"
-        f"Runs: {found.folder}"
+        "for. What it does with many classes and augmentation is not measured here.\n"
+        f"The runs are in {found.folder}."
     )
 
 

@@ -119,7 +119,9 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
             for images, labels in source.batches(progress.epoch, progress.batch):
                 if progress.step >= total_steps:
                     break
-                _set_learning_rates(optimizer, settings, progress, total_steps)
+                for group in optimizer.param_groups:
+                    factor = _schedule(settings, progress.epoch, progress.step, total_steps)
+                    group["lr"] = group["base_lr"] * factor
                 losses = trained(fabric.to_device(images), fabric.to_device(labels))
                 optimizer.zero_grad()
                 fabric.backward(losses[0])
@@ -145,10 +147,11 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
                     save(run.last)
                     requests.obey()
 
+            lr = settings.lr * _schedule(settings, progress.epoch, progress.step - 1, total_steps)
             means = [total / max(1, progress.batch) for total in progress.sums]
             progress.epoch, progress.batch, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
             progress.done = progress.epoch >= settings.epochs or progress.step >= total_steps
-            _log_losses(run, events, progress, optimizer, means)
+            _log_losses(run, events, progress, lr, means)
             if config.data.holdout > 0 and (progress.done or progress.epoch % settings.validate_every == 0):
                 found = _measured(source, "val", trained, average, fabric)
                 better = progress.best is None or score(found) > progress.best
@@ -192,11 +195,9 @@ def _events(run: RunFolder, progress: Progress) -> Any:
     return SummaryWriter(str(run.path / "tensorboard"), purge_step=progress.step + 1 if progress.step else None)
 
 
-def _log_losses(
-    run: RunFolder, events: Any, progress: Progress, optimizer: torch.optim.Optimizer, means: list[float]
-) -> None:
+def _log_losses(run: RunFolder, events: Any, progress: Progress, lr: float, means: list[float]) -> None:
     named = dict(zip(("loss", "clean", "mixed"), means, strict=True))
-    run.log(step=progress.step, epoch=progress.epoch, lr=optimizer.param_groups[0]["lr"], **named)
+    run.log(step=progress.step, epoch=progress.epoch, lr=lr, **named)
     for name, value in named.items():
         events.add_scalar(f"train/{name}", value, progress.step)
 
@@ -213,16 +214,13 @@ def _fabric(settings: Training) -> Any:
     return fabric
 
 
-def _set_learning_rates(
-    optimizer: torch.optim.Optimizer, settings: Training, progress: Progress, total_steps: int
-) -> None:
-    factor = 1.0
+def _schedule(settings: Training, epoch: int, step: int, total_steps: int) -> float:
+    """What learning rates are multiplied with."""
     if settings.schedule == "step":
-        factor = settings.decay_by ** (progress.epoch // settings.decay_every)
-    elif settings.schedule == "cosine":
-        factor = 0.5 * (1.0 + math.cos(math.pi * progress.step / total_steps))
-    for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor
+        return float(settings.decay_by ** (epoch // settings.decay_every))
+    if settings.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * step / total_steps))
+    return 1.0
 
 
 def _measured(source: Images, name: str, trained: nn.Module, average: Average | None, fabric: Any) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+
+from metrix.cli.flags import with_config_flags
+from metrix.errors import InvalidInput
+from metrix.train import Config, config, presets
+from metrix.train.build import LOSSES, build_loss, build_objective
+from metrix.train.config import LossChoice
+
+
+def test_yaml_and_back(tmp_path: Path) -> None:
+    given = Config().with_values({"mixup": ["input", "embed"], "hard_negatives": [3, None], "lr": 3e-5, "clip": 1.0})
+    (tmp_path / "c.yaml").write_text(given.to_yaml(), "utf-8")
+    assert config.read(tmp_path / "c.yaml") == given
+    assert given.mixing.hard_negatives == (3, None)
+
+
+def test_left_out_keys_have_defaults(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("train:\n  epochs: 7\n", "utf-8")
+    assert config.read(tmp_path / "c.yaml") == Config().with_values({"epochs": 7})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train:\n  epocs: 3\n", "unknown key in train 'epocs'; did you mean 'epochs'"),
+        ("trian:\n  epochs: 3\n", "unknown section 'trian'; did you mean 'train'"),
+        ("train: 3\n", "section 'train' is 3"),
+        ("- 1\n", "mapping of sections"),
+        ("train:\n  epochs: many\n", "train.epochs='many'"),
+        ("train:\n  epochs: 0\n", "train.epochs=0"),
+        ("mixing:\n  mixup: [feture]\n", "mixing.mixup.0='feture'"),
+        ("a: [\n", "is not YAML"),
+    ],
+)
+def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(text, "utf-8")
+    with pytest.raises(InvalidInput) as caught:
+        config.read(tmp_path / "c.yaml")
+    assert message in str(caught.value)
+
+
+def test_no_file() -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        config.read(Path("nowhere.yaml"))
+
+
+def test_every_key_is_a_flag() -> None:
+    def verb(*, flags: dict[str, object]) -> None: ...
+
+    flags = set(inspect.signature(with_config_flags(verb)).parameters)
+    assert flags == set(config.sections()) - {"data"}  # the data is the verb's argument
+
+
+def test_key_names_are_unique() -> None:
+    fields = [key for part in config._parts().values() for key in part.model_fields]
+    assert len(fields) == len(set(fields))
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_presets_build(name: str) -> None:
+    settings = presets.preset(name)
+    loss = build_loss(settings.loss, num_classes=4, dim=8)
+    objective = build_objective(settings, loss, torch.Generator())
+    value = objective.loss(torch.eye(8)[[0, 1, 2, 3, 4, 5, 6, 7]], torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    assert torch.isfinite(value)
+    assert objective.strength == 0.4
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loss", "lr", "decay_by"),
+    [("cub", "contrastive", 1e-4, 0.1), ("cars", "proxy-anchor", 1e-4, 0.5), ("sop", "contrastive", 3e-5, 0.25)],
+)
+def test_presets_of_the_paper(dataset: str, loss: str, lr: float, decay_by: float) -> None:
+    train = presets.preset(f"paper/{dataset}/{loss}").train
+    assert (train.lr, train.decay_by, train.batch_size, train.epochs) == (lr, decay_by, 100, 100)
+
+
+def test_unknown_preset() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'paper/cub'"):
+        presets.preset("paper/cup")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_build(name: str) -> None:
+    loss = build_loss(LossChoice(loss=name), num_classes=3, dim=4)
+    assert type(loss) is LOSSES[name]
+
+
+def test_loss_mistakes() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'contrastive'"):
+        build_loss(LossChoice(loss="contrastiv"), 3, 4)
+    with pytest.raises(InvalidInput, match="'contrastive' has no beta: accepted are margin, reduction"):
+        build_loss(LossChoice(loss="contrastive", beta=2.0), 3, 4)
+
+
+def test_no_mixup_is_the_clean_loss() -> None:
+    settings = Config().with_values({"mixup": []})
+    objective = build_objective(settings, build_loss(LossChoice(loss="contrastive"), 3, 4), torch.Generator())
+    assert objective.strength == 0.0

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from metrix import Embedder
+from metrix.data import Part
+from metrix.errors import InvalidInput
+from metrix.train import Config, checkpoint, train
+from metrix.train.checkpoint import Progress
+from metrix.train.folder import RunFolder
+from metrix.train.loop import _schedule
+from metrix.train.sources import opened_data, training_part
+from metrix.train.watching import Watcher
+
+
+class Recorder(Watcher):
+    def __init__(self) -> None:
+        self.losses: list[list[float]] = []
+        self.validations: list[int] = []
+
+    def step(self, progress: Progress, losses: list[float], images: int) -> None:
+        self.losses.append(losses)
+
+    def validated(self, progress: Progress, losses: list[float], found: dict[str, Any], better: bool) -> None:
+        self.validations.append(progress.epoch)
+
+
+def test_a_run_is_a_folder(small: Config, tmp_path: Path) -> None:
+    recorder = Recorder()
+    run = train(small, tmp_path / "run", watcher=recorder)
+    assert run.config == small
+    assert len(recorder.losses) == 12
+    assert all(loss == pytest.approx(clean + 0.4 * mixed) for loss, clean, mixed in recorder.losses)
+    assert run.results is not None
+    assert run.results["test"]["images"] == 732
+    embedder = Embedder.load(run.path)
+    saved = load_file(run.model / "model.safetensors")
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in embedder.state_dict().items())
+    assert [p.name for p in (run.path / "tensorboard").iterdir()]
+    with pytest.raises(InvalidInput, match="is there already"):
+        train(small, run.path)
+
+
+def test_losses_fall(small: Config, tmp_path: Path) -> None:
+    recorder = Recorder()
+    config = small.with_values({"max_steps": 60, "epochs": 100, "holdout": 0.0, "lr": 3e-3})
+    train(config, tmp_path / "run", watcher=recorder)
+    clean = [values[1] for values in recorder.losses]
+    assert sum(clean[-10:]) < 0.8 * sum(clean[:10])
+
+
+def test_schedules() -> None:
+    def factor(epoch: int, step: int, **values: Any) -> float:
+        return _schedule(Config().with_values(values).train, epoch, step, total_steps=100)
+
+    assert factor(50, 50, schedule="constant") == 1.0
+    assert factor(9, 0, schedule="step", decay_every=10, decay_by=0.5) == 1.0
+    assert factor(10, 0, schedule="step", decay_every=10, decay_by=0.5) == 0.5
+    assert factor(25, 0, schedule="step", decay_every=10, decay_by=0.5) == 0.25
+    assert factor(0, 0, schedule="cosine") == 1.0
+    assert factor(0, 50, schedule="cosine") == pytest.approx(0.5)
+    assert factor(0, 100, schedule="cosine") == pytest.approx(0.0, abs=1e-9)
+
+
+def test_learning_rates_of_the_groups(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[dict[str, float]] = []
+    step = torch.optim.AdamW.step
+
+    def recorded(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
+        rates.append({group["name"]: group["lr"] for group in self.param_groups})
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
+    values = {"loss": "proxy-anchor", "head_lr": 0.01, "schedule": "step", "decay_every": 1, "decay_by": 0.5}
+    run = train(small.with_values(values), tmp_path / "run")
+    assert rates[0] == {"backbone": 0.001, "head": 0.01, "proxies": 1.0}
+    assert rates[-1] == {"backbone": 0.0005, "head": 0.005, "proxies": 0.5}
+    assert [line["lr"] for line in run.metrics() if "lr" in line] == [0.001, 0.0005]
+
+
+def _weights(run: RunFolder, name: str = "last") -> dict[str, Tensor]:
+    return checkpoint.under("model", load_file(run.path / "checkpoints" / f"{name}.safetensors"))
+
+
+def test_warmup_trains_head_and_proxies_only(small: Config, tmp_path: Path) -> None:
+    values = {"warmup_epochs": 2, "loss": "proxy-anchor", "weight_decay": 0.1}
+    config = small.with_values(values)
+    run = train(config, tmp_path / "run")
+    torch.manual_seed(config.train.seed)
+    start = Embedder("glyphs-cnn", config.model.dim).state_dict()
+    trained = {name for name, p in Embedder("glyphs-cnn", 8).named_parameters()}
+    moved = {name for name, tensor in _weights(run).items() if name in trained and not torch.equal(tensor, start[name])}
+    assert moved == {name for name in trained if name.startswith("head.")}
+    without = train(config.with_values({"warmup_epochs": 0}), tmp_path / "without")
+    assert not torch.equal(_weights(without)["backbone.stage1.0.weight"], start["backbone.stage1.0.weight"])
+
+
+def test_average_is_the_literal_one(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Tensor]] = []
+    from metrix.train.ema import Average
+
+    update = Average.update
+
+    def recorded(self: Average) -> None:
+        seen.append({k: v.clone() for k, v in self.module.state_dict().items()})
+        update(self)
+
+    monkeypatch.setattr(Average, "update", recorded)
+    config = small.with_values({"ema": 0.7, "holdout": 0.0})
+    run = train(config, tmp_path / "run")
+    torch.manual_seed(config.train.seed)
+    expected = Embedder("glyphs-cnn", 8).state_dict()
+    for weights in seen:
+        for name in expected:
+            running = "running" in name or "num_batches" in name
+            expected[name] = weights[name] if running else 0.7 * expected[name] + 0.3 * weights[name]
+    saved = load_file(run.model / "model.safetensors")
+    assert len(seen) == 12
+    for name, tensor in expected.items():
+        torch.testing.assert_close(saved[name], tensor, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(saved["head.linear.weight"], seen[-1]["head.linear.weight"])
+
+
+def test_gradients_are_clipped(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def recorded(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
+    train(small.with_values({"clip": 0.001}), tmp_path / "clipped")
+    assert max(norms) == pytest.approx(0.001, rel=1e-3)
+    norms.clear()
+    train(small, tmp_path / "free")
+    assert max(norms) > 0.01
+
+
+def test_the_unseen_classes_are_looked_at_once(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model selection is on classes held out from training; test images are embedded only when all is done."""
+    from metrix.train.sources import Images
+
+    embedded: list[set[str]] = []
+    embed = Images.embed
+
+    def recorded(self: Images, part: Part, device: torch.device) -> Tensor:
+        embedded.append(set(part.class_names))
+        return embed(self, part, device)
+
+    monkeypatch.setattr(Images, "embed", recorded)
+    train(small, tmp_path / "run")
+    dataset = opened_data(small, lambda *_: None)
+    test, seen = set(dataset.test.class_names), set(training_part(small, dataset).class_names)
+    *validations, final = embedded
+    assert len(validations) == 2
+    for classes in validations:
+        assert classes
+        assert not classes & test
+        assert not classes & seen
+    assert final == test
+
+
+def test_early_stopping(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metrix.train.loop.score", lambda found: 0.5)  # never better than the first
+    recorder = Recorder()
+    config = small.with_values({"patience": 2, "epochs": 50, "max_steps": None})
+    run = train(config, tmp_path / "run", watcher=recorder)
+    assert recorder.validations == [1, 2, 3]
+    assert run.results is not None
+    assert run.results["best_epoch"] == 1
+    assert all(torch.equal(t, _weights(run, "best")[n]) for n, t in load_file(run.model / "model.safetensors").items())
+
+
+@pytest.mark.parametrize("mixup", ["feature", "embed"])
+def test_cached_views_of_a_frozen_trunk(mixup: str, small: Config, tmp_path: Path) -> None:
+    values = {"freeze_to": "stage2", "views": 2, "mixup": [mixup], "pool": "avg"}
+    run = train(small.with_values(values), tmp_path / "run")
+    torch.manual_seed(0)
+    start, end = Embedder("glyphs-cnn", 8, "avg", freeze_to="stage2").state_dict(), _weights(run)
+    assert torch.equal(start["backbone.stage2.0.weight"], end["backbone.stage2.0.weight"])
+    assert not torch.equal(start["backbone.stage3.0.weight"], end["backbone.stage3.0.weight"])
+    assert run.results is not None
+    assert 0.0 < run.results["test"]["recall"]["1"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"batch_size": 4, "per_class": 3}, "batch_size=4 with per_class=3.*from 6"),
+        ({"train_classes": 1000}, "train_classes=1000, but there are 54"),
+        ({"views": 2}, "views=2 without freeze_to.*stage1"),
+        ({"views": 2, "freeze_to": "stage2", "mixup": ["input"]}, "input mixup mixes images"),
+        ({"freeze_to": "stage9"}, "did you mean"),
+        ({"hard_negatives": [3, 3]}, "one for each mixup type"),
+        ({"loss": "contrastiv"}, "did you mean 'contrastive'"),
+        ({"device": "cuda"}, "device='cuda' is not there"),
+        ({"precision": "16-mixed", "device": "cpu"}, "needs a GPU"),
+        ({"backbone": "resnet5"}, "resnet5"),
+        ({"pool": "cls"}, "has no class token"),
+        ({"data": "nowhere"}, "nowhere"),
+    ],
+)
+def test_settings_that_cannot_train_begin_no_run(
+    values: dict[str, Any], message: str, small: Config, tmp_path: Path
+) -> None:
+    if values.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InvalidInput, match=message):
+        train(small.with_values(values), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(small: Config, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"the loss is (nan|inf).*lower the learning rate|embeddings"):
+        train(small.with_values({"lr": 1e30, "max_steps": 20, "epochs": 20}), tmp_path / "run")
