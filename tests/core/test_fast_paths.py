@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -33,9 +36,7 @@ LOSSES = {
     "lifted": losses.LiftedStructure,
     "multi-similarity": losses.MultiSimilarity,
     "nca": losses.NCA,
-    "learnable": lambda: losses.GenericLoss(
-        rho_pos=Learnable(), rho_neg=lambda s: s.exp(), sigma_pos=torch.log1p
-    ),
+    "learnable": lambda: losses.GenericLoss(rho_pos=Learnable(), rho_neg=lambda s: s.exp(), sigma_pos=torch.log1p),
     "proxy-anchor": lambda: losses.ProxyAnchor(CLASSES, DIM),
     "proxy-anchor, original": lambda: losses.ProxyAnchor.original(CLASSES, DIM),
     "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(CLASSES, DIM),
@@ -115,9 +116,7 @@ def test_a_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, block, mon
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("positions", "channels"), [(1, 3), (49, 300), (260, 5)])
 @pytest.mark.parametrize("budget", [1, 2**14, 2**28])
-def test_max_plus_is_autograd_through_the_formed_maps(
-    kernel, dtype, positions, channels, budget, monkeypatch
-):
+def test_max_plus_is_autograd_through_the_formed_maps(kernel, dtype, positions, channels, budget, monkeypatch):
     if kernel == "torch":
         monkeypatch.setattr(maxplus, "kernel_for", lambda x: TorchKernel())
     else:
@@ -131,6 +130,20 @@ def test_max_plus_is_autograd_through_the_formed_maps(
     expected = value_and_gradients((formed * upstream).sum(), [x, weight])
     got = value_and_gradients((max_plus_linear(x, weight, i, j, lam, budget) * upstream).sum(), [x, weight])
     assert_same(got, expected, 1e-4 if dtype == torch.float32 else 1e-11)
+
+
+def test_max_plus_keeps_the_number_of_threads_of_torch():
+    """In a new process: numba's first loop would set it."""
+    code = """
+import torch
+from metrix.core.maxplus import max_plus_linear
+torch.set_num_threads(1)
+x, zero = torch.rand(2, 4, 3), torch.zeros(1, dtype=torch.long)
+max_plus_linear(x, torch.rand(5, 3), zero, zero, torch.ones(1))
+print(torch.get_num_threads())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "1"
 
 
 def test_max_plus_without_numba_says_so_once(monkeypatch, caplog):

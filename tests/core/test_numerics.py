@@ -108,9 +108,7 @@ def test_gradcheck(name, kind):
     lam = torch.rand(
         4 if name == "proxy-anchor" and kind == "anc-neg" else 8, 8, generator=generator, dtype=torch.float64
     )
-    assert torch.autograd.gradcheck(
-        lambda e: objective.mixed(e, labels, lam, kind) + objective.loss(e, labels), x
-    )
+    assert torch.autograd.gradcheck(lambda e: objective.mixed(e, labels, lam, kind) + objective.loss(e, labels), x)
 
 
 @pytest.mark.parametrize("mixup", ["embed", "feature", "input", ("input", "feature", "embed")])
@@ -166,9 +164,7 @@ def test_factors_follow_the_beta_distribution(alpha):
 
 def test_types_and_pairs_are_drawn_uniformly():
     generator = torch.Generator().manual_seed(0)
-    objective = Metrix(
-        losses.MultiSimilarity(), mixup=("feature", "embed"), generator=generator, strength=0.1
-    )
+    objective = Metrix(losses.MultiSimilarity(), mixup=("feature", "embed"), generator=generator, strength=0.1)
     model = Network(PoolLinear(16, 8, "avg"))
     x = torch.randn(12, 3, 8, 8)
     with torch.no_grad():

@@ -6,6 +6,8 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -82,27 +84,39 @@ class NumbaKernel:
         """The maximum over positions, and its position: each (pairs, channels)."""
         out = x.new_empty(len(i), x.shape[2])
         where = torch.empty(len(i), x.shape[2], dtype=position_dtype(x.shape[1]))
-        _on_torch_threads()
-        _maximum(_view(x), _view(i), _view(j), _view(lam), out.numpy(), where.numpy())
+        with _torch_threads():
+            _maximum(_view(x), _view(i), _view(j), _view(lam), out.numpy(), where.numpy())
         return out, where
 
     def take(self, x: Tensor, i: Tensor, j: Tensor, lam: Tensor, where: Tensor) -> Tensor:
         """λ x[i, where] + (1-λ) x[j, where]: (pairs, channels)."""
         out = x.new_empty(len(i), x.shape[2])
-        _on_torch_threads()
-        _take(_view(x), _view(i), _view(j), _view(lam), _view(where), out.numpy())
+        with _torch_threads():
+            _take(_view(x), _view(i), _view(j), _view(lam), _view(where), out.numpy())
         return out
 
     def scatter(self, grad: Tensor, i: Tensor, j: Tensor, lam: Tensor, where: Tensor, into: Tensor) -> None:
         """Add λ grad to into[i, where] and (1-λ) grad to into[j, where]."""
-        _on_torch_threads()
-        _scatter(_view(grad), _view(i), _view(j), _view(lam), _view(where), into.numpy(), 128)
+        with _torch_threads():
+            _scatter(_view(grad), _view(i), _view(j), _view(lam), _view(where), into.numpy(), 128)
 
 
 def _view(tensor: Tensor) -> Any:
     return tensor.detach().contiguous().numpy()
 
 
-def _on_torch_threads() -> None:
+@contextmanager
+def _torch_threads() -> Iterator[None]:
+    """As many threads as torch uses, now and afterwards.
+
+    numba's first parallel loop sets the number of OpenMP threads, which is also torch's: sums would round
+    differently from then on.
+    """
+    threads = torch.get_num_threads()
     most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    numba.set_num_threads(min(torch.get_num_threads(), most))
+    numba.set_num_threads(min(threads, most))
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
