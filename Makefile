@@ -5,10 +5,10 @@ BIN := .venv/bin
 .PHONY: demo test check bench clean
 
 demo: .venv/.installed
-	$(BIN)/python examples/digits.py
+	$(BIN)/metrix demo $(ARGS)
 
 test: .venv/.installed check
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # a process for each of two cores, a thread in each
 
 check: .venv/.installed
 	$(BIN)/ruff check .

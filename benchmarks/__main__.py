@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--skip-slow", action="store_true", help="leave out what takes minutes")
     options = parser.parse_args()
-    groups = options.groups or ["core", "loading", "evaluation"]
+    groups = options.groups or ["core", "loading", "training", "evaluation"]
     console = Console(stderr=True)
     rows: list[dict[str, Any]] = []
     for name, part in parts(groups, options.skip_slow):
@@ -50,12 +50,16 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
             from benchmarks import loading
 
             yield "loading", loading.run
+        elif group == "training":
+            from benchmarks import training
+
+            yield "training", training.run
         elif group == "evaluation":
             from benchmarks import evaluation
 
             yield "evaluation", lambda: evaluation.run(0.1 if skip_slow else 1.0)
         else:
-            sys.exit(f"unknown group {group!r}: accepted are core, loading and evaluation")
+            sys.exit(f"unknown group {group!r}: accepted are core, loading, training and evaluation")
 
 
 def show(rows: list[dict[str, Any]]) -> None:
