@@ -25,6 +25,8 @@ from metrix.train.measuring import measured, score
 from metrix.train.sources import Images, opened_data, source_for, training_part
 from metrix.train.watching import Watcher
 
+SAVE_AFTER = 10.0  # seconds: epochs of a few steps would otherwise be spent on checkpoints
+
 
 class Trained(nn.Module):
     """Network and loss in one module: one forward call for a step, and proxies train with the rest."""
@@ -108,9 +110,12 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     total_steps = min(total_steps, settings.max_steps or total_steps)
     watcher.begin(run, config, part, total_steps, progress)
     begun = time.monotonic() - progress.seconds
+    saved = time.monotonic()
 
     def save(path: Path) -> None:
-        progress.seconds = time.monotonic() - begun
+        nonlocal saved
+        saved = time.monotonic()
+        progress.seconds = saved - begun
         checkpoint.write(path, _state(embedder, loss, optimizer, average, draws), _with_scaler(progress, fabric))
 
     with requests.noted(), _events(run, progress) as events:
@@ -152,7 +157,8 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
             progress.epoch, progress.batch, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
             progress.done = progress.epoch >= settings.epochs or progress.step >= total_steps
             _log_losses(run, events, progress, lr, means)
-            if config.data.holdout > 0 and (progress.done or progress.epoch % settings.validate_every == 0):
+            validated = config.data.holdout > 0 and (progress.done or progress.epoch % settings.validate_every == 0)
+            if validated:
                 found = _measured(source, "val", trained, average, fabric)
                 better = progress.best is None or score(found) > progress.best
                 if better:
@@ -165,7 +171,8 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
                 watcher.validated(progress, means, found, better)
             if settings.patience is not None and progress.without_better >= settings.patience:
                 progress.done = True
-            save(run.last)
+            if validated or progress.done or requests.signum or time.monotonic() - saved > SAVE_AFTER:
+                save(run.last)
             requests.obey()
 
     if run.best.exists():

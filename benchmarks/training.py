@@ -1,0 +1,93 @@
+"""The training loop against the bare steps that it is made of."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from benchmarks.measuring import at_most
+from metrix.train import Config, train
+from metrix.train.build import build_loss, build_objective, build_optimizer
+from metrix.train.checkpoint import Progress
+from metrix.train.presets import preset
+from metrix.train.sources import opened_data, source_for, training_part
+from metrix.train.watching import Watcher
+
+STEPS = 60
+
+
+def run() -> list[dict[str, Any]]:
+    rows, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name, mixup in (("clean", []), ("embed mixup", ["embed"])):
+        config = preset("glyphs").with_values({"max_steps": STEPS, "mixup": mixup})
+        loop, bare = _together(config)
+        note = f"{1000 * loop:.1f} ms a step in the loop, {1000 * bare:.1f} ms bare"
+        rows.append(at_most(f"training loop on glyphs, {name}: overhead", 100 * (loop / bare - 1), 5, "%", note))
+    torch.set_num_threads(threads)
+    return rows
+
+
+def _together(config: Config) -> tuple[float, float]:
+    """Seconds a step of the loop and of a bare step; one of each in turn.
+
+    Processor time on one thread, so that neither a busy machine nor threads that wait for each other count.
+    The loop's has everything: loading, logging, ends of epochs (here after every few steps).
+    """
+    bare = _Bare(config)
+    watcher = _Beside(bare)
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder) / "run", watcher=watcher)
+    warm = STEPS // 6
+    return fmean(watcher.loop[warm:]), fmean(watcher.bare[warm:])
+
+
+class _Bare:
+    """Load a batch, forward, backward, optimizer: nothing else."""
+
+    def __init__(self, config: Config) -> None:
+        from metrix.model import Embedder
+
+        dataset = opened_data(config, lambda *_: None)
+        part = training_part(config, dataset)
+        torch.manual_seed(0)
+        self.embedder = Embedder(config.model.backbone, config.model.dim, config.model.pool)
+        loss = build_loss(config.loss, part.num_classes, config.model.dim)
+        self.objective = build_objective(config, loss, torch.Generator().manual_seed(0))
+        self.optimizer = build_optimizer(config, self.embedder, loss)
+        self.source = source_for(config, self.embedder, dataset, part, lambda *_: None)
+        self.batches, self.epoch = iter(()), -1
+
+    def __call__(self) -> None:
+        batch = next(self.batches, None)
+        if batch is None:
+            self.epoch += 1
+            self.batches = iter(self.source.batches(self.epoch, 0))
+            batch = next(self.batches)
+        loss = self.objective.step(self.embedder, *batch).loss
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+class _Beside(Watcher):
+    """Times each step of the loop, then a bare one; the time of the bare one is not the loop's."""
+
+    def __init__(self, bare: _Bare) -> None:
+        self.step_of_bare, self.loop, self.bare = bare, list[float](), list[float]()
+        self.since = 0.0
+
+    def begin(self, *_: Any) -> None:
+        self.since = time.process_time()
+
+    def step(self, progress: Progress, losses: list[float], images: int) -> None:
+        now = time.process_time()
+        self.loop.append(now - self.since)
+        self.step_of_bare()
+        self.since = time.process_time()
+        self.bare.append(self.since - now)
