@@ -162,7 +162,7 @@ def test_batches_hold_every_example_once_with_company() -> None:
     from metrix.report.analysis import batches_by_class
 
     labels = torch.tensor([k for k in range(9) for _ in range(2 + k)])
-    batches = batches_by_class(labels, 12, 4, torch.Generator().manual_seed(1))
+    batches = batches_by_class(labels, 12, 2, torch.Generator().manual_seed(1))
     assert sorted(n for batch in batches for n in batch) == list(range(len(labels)))
     for batch in batches:
         classes, counts = labels[batch].unique(return_counts=True)
