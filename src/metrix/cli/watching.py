@@ -88,7 +88,9 @@ class DrawnWatcher(Watcher):
 
     def close(self) -> None:
         """Give the terminal back."""
-        self.bars.stop()
+        if self.tasks:  # to stop what never started prints an empty line
+            self.bars.stop()
+            self.tasks.clear()
 
 
 class SeriesWatcher:

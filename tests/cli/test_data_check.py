@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.cli.conftest import Metrix
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Six classes of three images."""
+    rng = np.random.default_rng(0)
+    for k in range(6):
+        (tmp_path / "photos" / f"class{k}").mkdir(parents=True)
+        for n in range(3):
+            pixels = rng.integers(0, 256, (16, 20, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"class{k}" / f"{n}.png")
+    return tmp_path / "photos"
+
+
+def test_a_sound_folder(photos: Path, metrix: Metrix) -> None:
+    ended = metrix("data", "check", photos, "--unseen", "0.34")
+    assert ended.code == 0
+    lines = [[cell.strip() for cell in line.split("│")] for line in ended.out.splitlines() if line.startswith("│")]
+    rows = {cells[1]: cells[2:4] for cells in lines}
+    assert rows["train"] == ["12", "4"]
+    assert rows["test"] == ["6", "2"]
+    assert "20×16" in ended.out
+    assert "ready to train on" in ended.out
+
+
+def test_a_broken_image_is_named(photos: Path, metrix: Metrix) -> None:
+    (photos / "class0" / "1.png").write_bytes(b"\x89PNG no more")
+    strict = metrix("data", "check", photos, "--max-bad", "0")
+    assert strict.code == 1
+    assert "class0/1.png" in strict.out
+    assert "problem" in strict.out
+    tolerant = metrix("data", "check", photos, "--max-bad", "1")
+    assert tolerant.code == 0
+    assert "class0/1.png" in tolerant.out
+
+
+def test_json(photos: Path, metrix: Metrix) -> None:
+    (photos / "class0" / "1.png").write_bytes(b"")
+    ended = metrix("data", "check", photos, "--max-bad", "0", "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 1
+    assert report["ok"] is False
+    assert [broken["path"] for broken in report["broken"]] == ["class0/1.png"]
+    assert report["parts"]["train"]["classes"] == 3
+
+
+def test_nothing_there(tmp_path: Path, metrix: Metrix) -> None:
+    ended = metrix("data", "check", "glyps")
+    assert ended.code == 1
+    assert "did you mean 'glyphs'" in ended.out
+
+
+@pytest.mark.parametrize(("option", "value"), [("--unseen", "2"), ("--layout", "cup"), ("--max-bad", "-1")])
+def test_mistakes(option: str, value: str, photos: Path, metrix: Metrix) -> None:
+    ended = metrix("data", "check", photos, option, value)
+    assert ended.code in (1, 2)
+    assert "Traceback" not in ended.out + ended.err
