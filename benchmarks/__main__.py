@@ -28,9 +28,7 @@ def main() -> int:
             found = part()
         rows += found
         for row in found:
-            console.print(
-                f"{row['name']}: {row['value']:.3g} {row['unit']}  ({row['target'] or 'no target'})"
-            )
+            console.print(f"{row['name']}: {row['value']:.3g} {row['unit']}  ({row['target'] or 'no target'})")
     show(rows)
     if options.json:
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}

@@ -76,9 +76,7 @@ def embed_mixup() -> list[dict[str, Any]]:
 
 def _large_embed_step(n: int) -> Any:
     x, labels = batch(n // 4, 4)
-    return partial(
-        forward_backward, Metrix(losses.MultiSimilarity(), mixup="embed", pairs="pos-neg"), x, labels
-    )
+    return partial(forward_backward, Metrix(losses.MultiSimilarity(), mixup="embed", pairs="pos-neg"), x, labels)
 
 
 def growth() -> list[dict[str, Any]]:

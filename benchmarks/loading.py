@@ -81,9 +81,7 @@ def torchvision_epoch(photos: Path) -> Callable[[int], Iterable[Any]]:
             transforms.Normalize(data.IMAGENET_MEAN, data.IMAGENET_STD),
         ]
     )
-    loader = torch.utils.data.DataLoader(
-        datasets.ImageFolder(str(photos), view), batch_size=BATCH, shuffle=True
-    )
+    loader = torch.utils.data.DataLoader(datasets.ImageFolder(str(photos), view), batch_size=BATCH, shuffle=True)
     return lambda epoch: loader
 
 
@@ -110,9 +108,7 @@ def write_photos(folder: Path) -> None:
             coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
             smooth = np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), dtype=np.float32)
             noisy = smooth + rng.normal(0, 8, smooth.shape).astype(np.float32)
-            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(
-                folder / f"class{k:02d}" / f"{n}.jpg", quality=90
-            )
+            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"class{k:02d}" / f"{n}.jpg", quality=90)
 
 
 def _seconds(batches: Iterable[Any]) -> float:
@@ -148,11 +144,7 @@ def _cache_in(folder: Path) -> Iterator[None]:
 
 def main() -> None:
     for row in run():
-        goal = (
-            ""
-            if row["target"] is None
-            else f"   at least {row['target']:g}: {'yes' if row['reached'] else 'NO'}"
-        )
+        goal = "" if row["target"] is None else f"   at least {row['target']:g}: {'yes' if row['reached'] else 'NO'}"
         print(f"{row['name']:45} {row['value']:10.1f} {row['unit']}{goal}")
 
 

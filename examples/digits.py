@@ -29,9 +29,7 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()
-        )
+        self.features = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU())
         self.head = PoolLinear(64, 32, pool="avg+max")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -31,9 +31,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def paint() -> Paint:
     """Write a picture of one colour, whatever folders it needs."""
 
-    def write(
-        path: Path, colour: object = (200, 30, 30), size: tuple[int, int] = (12, 10), mode: str = "RGB"
-    ) -> Path:
+    def write(path: Path, colour: object = (200, 30, 30), size: tuple[int, int] = (12, 10), mode: str = "RGB") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new(mode, size, colour).save(path)  # type: ignore[arg-type]
         return path

@@ -41,9 +41,7 @@ def only_cache(folder: Path) -> Path:
 
 
 def test_all_kinds_give_the_same_pixels(jpegs: Path) -> None:
-    plain, ram, disk = (
-        images(data.open(jpegs, cache=kind, short_side=40)) for kind in ("none", "ram", "disk")
-    )
+    plain, ram, disk = (images(data.open(jpegs, cache=kind, short_side=40)) for kind in ("none", "ram", "disk"))
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(plain, ram, disk, strict=True))
     assert {min(image.shape[1:]) for image in plain} == {40}
 

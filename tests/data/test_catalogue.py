@@ -23,9 +23,7 @@ def classes_in(catalogue: Catalogue, part: str) -> set[str]:
     return {catalogue.class_names[k] for k in catalogue.labels[catalogue.where(part)].tolist()}
 
 
-@pytest.mark.parametrize(
-    ("unseen", "tested"), [(0.5, 5), (0.2, 2), (0.01, 1), (0.99, 9), (0.0, 0), (1.0, 10)]
-)
+@pytest.mark.parametrize(("unseen", "tested"), [(0.5, 5), (0.2, 2), (0.01, 1), (0.99, 9), (0.0, 0), (1.0, 10)])
 def test_split_divides_the_classes_and_no_class_is_on_both_sides(unseen: float, tested: int) -> None:
     split = many(10).split(unseen, seed=3)
     train, test = classes_in(split, "train"), classes_in(split, "test")

@@ -9,18 +9,14 @@ import torch
 from metrix import data
 
 
-def epoch(
-    part: data.Part, number: int, workers: int = 0, start: int = 0
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def epoch(part: data.Part, number: int, workers: int = 0, start: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
     sampler = data.BalancedSampler(part.labels, classes_per_batch=2, per_class=4)
     part.set_epoch(number)
     sampler.set_epoch(number, start)
     return list(data.loader(part, sampler, workers=workers))
 
 
-def same(
-    ours: list[tuple[torch.Tensor, torch.Tensor]], theirs: list[tuple[torch.Tensor, torch.Tensor]]
-) -> bool:
+def same(ours: list[tuple[torch.Tensor, torch.Tensor]], theirs: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
     assert len(ours) == len(theirs) > 0
     return all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(ours, theirs, strict=True))
 

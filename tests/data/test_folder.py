@@ -62,9 +62,7 @@ def test_train_query_and_gallery_folders(tmp_path: Path, paint: Paint) -> None:
     assert dataset.gallery.labels.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "folders", [("train", "val"), ("train",), ("train", "query"), ("train", "test", "query")]
-)
+@pytest.mark.parametrize("folders", [("train", "val"), ("train",), ("train", "query"), ("train", "test", "query")])
 def test_parts_that_are_not_whole_are_not_taken_for_classes(
     tmp_path: Path, paint: Paint, folders: tuple[str, ...]
 ) -> None:

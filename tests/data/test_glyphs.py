@@ -96,9 +96,7 @@ def test_drawing_again_gives_the_same_bytes() -> None:
     assert np.array_equal(pixels, catalogue.pixels)
     assert np.array_equal(labels, catalogue.labels)
     assert tuple(names) == catalogue.class_names
-    assert [f"{names[k]}/{glyphs.FACES[f]}" for k, f in zip(labels, faces, strict=True)] == list(
-        catalogue.paths
-    )
+    assert [f"{names[k]}/{glyphs.FACES[f]}" for k, f in zip(labels, faces, strict=True)] == list(catalogue.paths)
 
 
 def test_the_mini_dataset_is_a_piece_of_the_whole(full: data.Dataset) -> None:
@@ -112,9 +110,7 @@ def test_the_mini_dataset_is_a_piece_of_the_whole(full: data.Dataset) -> None:
     assert 0.5 < pixel_recall(mini.test) < 0.85
 
 
-def test_the_cached_file_is_used_checked_and_holds_no_objects(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cached_file_is_used_checked_and_holds_no_objects(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = data.open("glyphs-mini").catalogue.fingerprint()
     (file,) = (own_cache / "glyphs").iterdir()
     with np.load(file, allow_pickle=False) as content:

@@ -64,9 +64,7 @@ def test_one_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 0), (257 * 77, 77), (65535, 255)])
 @pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_sixteen_bit_grey_is_scaled_not_clipped(
-    tmp_path: Path, value: int, expected: int, suffix: str
-) -> None:
+def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path, value: int, expected: int, suffix: str) -> None:
     picture = Image.fromarray(np.full((4, 4), value, np.uint16))
     assert colour(save(tmp_path / f"a.{suffix}", picture)) == (expected,) * 3
 

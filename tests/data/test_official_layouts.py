@@ -97,9 +97,7 @@ def test_cars_in_one_file(tmp_path: Path, paint: Paint) -> None:
     for path in paths:
         paint(tmp_path / path)
     # The classification split (`test`) says otherwise on purpose.
-    annotations = structs(
-        relative_im_path=paths, **{"class": list(range(1, 101))}, test=[n % 2 for n in range(100)]
-    )
+    annotations = structs(relative_im_path=paths, **{"class": list(range(1, 101))}, test=[n % 2 for n in range(100)])
     savemat(tmp_path / "cars_annos.mat", {"annotations": annotations, "class_names": car_names()})
     cars = data.open(tmp_path)
     assert cars.catalogue.layout == "cars"
@@ -159,9 +157,7 @@ def products(tmp_path: Path, paint: Paint) -> Path:
     ):
         for row in rows:
             paint(tmp_path / row.split()[-1])
-        (tmp_path / f"Ebay_{part}.txt").write_text(
-            "\n".join(["image_id class_id super_class_id path", *rows])
-        )
+        (tmp_path / f"Ebay_{part}.txt").write_text("\n".join(["image_id class_id super_class_id path", *rows]))
     return tmp_path
 
 

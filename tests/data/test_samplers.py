@@ -37,9 +37,7 @@ def test_every_batch_is_whole_and_every_class_is_visited(classes: int, per_class
             counts = Counter(LABELS[batch].tolist())
             assert len(counts) == classes
             assert set(counts.values()) == {per_class}
-        assert {label for batch in batches[:needed] for label in LABELS[batch].tolist()} == set(
-            LABELS.tolist()
-        )
+        assert {label for batch in batches[:needed] for label in LABELS[batch].tolist()} == set(LABELS.tolist())
 
 
 def test_classes_are_visited_evenly() -> None:

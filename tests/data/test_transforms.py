@@ -66,12 +66,7 @@ def test_sizes_that_cannot_be(options: dict[str, int]) -> None:
 
 
 def test_keys_differ_in_every_part_and_are_spread_evenly() -> None:
-    keys = [
-        item_keys(seed, epoch, range(50), visit)
-        for seed in range(3)
-        for epoch in range(3)
-        for visit in range(3)
-    ]
+    keys = [item_keys(seed, epoch, range(50), visit) for seed in range(3) for epoch in range(3) for visit in range(3)]
     assert len(np.unique(np.concatenate(keys))) == 50 * 27
     numbers = uniform(item_keys(0, 0, range(20_000)), 4)
     assert numbers.min() >= 0

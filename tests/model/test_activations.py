@@ -156,9 +156,7 @@ def test_a_damaged_description_is_told(tmp_path: Path) -> None:
         ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=plain)
 
 
-@pytest.mark.parametrize(
-    ("pair", "message"), [((5, 0), "index 5"), ((0, 2), "view 2"), ((-1, 0), "index -1")]
-)
+@pytest.mark.parametrize(("pair", "message"), [((5, 0), "index 5"), ((0, 2), "view 2"), ((-1, 0), "index -1")])
 def test_reading_what_is_not_there(tmp_path: Path, pair: tuple[int, int], message: str) -> None:
     cache = ActivationCache.build(tmp_path, "k", items=5, views=2, source=image, trunk=plain)
     with pytest.raises(InvalidInput, match=message):
@@ -177,17 +175,13 @@ def test_no_room_is_told_before_anything_is_computed(tmp_path: Path, monkeypatch
 
 def test_values_past_float16(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not finite in float16; dtype='float32'"):
-        ActivationCache.build(
-            tmp_path, "k", items=2, source=image, trunk=lambda x: plain(x) + 1e6, dtype="float16"
-        )
+        ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=lambda x: plain(x) + 1e6, dtype="float16")
 
 
 def test_images_of_two_sizes_of_activations(tmp_path: Path) -> None:
     sizes = iter([2, 2, 3])
     with pytest.raises(InvalidInput, match="all images must have one size"):
-        ActivationCache.build(
-            tmp_path, "k", items=2, source=image, trunk=lambda x: x[:, 0, 0, : next(sizes)], block=1
-        )
+        ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=lambda x: x[:, 0, 0, : next(sizes)], block=1)
 
 
 def test_arguments(tmp_path: Path) -> None:

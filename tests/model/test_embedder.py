@@ -171,8 +171,6 @@ def test_dim_must_be_a_positive_whole_number(dim: int) -> None:
 
 
 def test_importing_the_models_imports_no_model_library() -> None:
-    code = (
-        "import sys, metrix.model; print(sorted({'timm', 'torchvision', 'safetensors'} & set(sys.modules)))"
-    )
+    code = "import sys, metrix.model; print(sorted({'timm', 'torchvision', 'safetensors'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

@@ -100,9 +100,7 @@ def test_weights_written_again_by_another_program_use_the_config_beside(tmp_path
 
 
 def test_no_model_there(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"no model in .*accepted: a folder with model.safetensors.*run folder"
-    ):
+    with pytest.raises(ModelError, match=r"no model in .*accepted: a folder with model.safetensors.*run folder"):
         Embedder.load(tmp_path)
 
 

@@ -137,9 +137,7 @@ def test_glyphs_cnn_has_no_pretrained_weights() -> None:
         Embedder("glyphs-cnn", weights="pretrained")
 
 
-def test_pretrained_without_a_network_says_so_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pretrained_without_a_network_says_so_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))

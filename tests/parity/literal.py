@@ -95,9 +95,7 @@ def clean_pairs(five, f, labels, include_positive=False):
     labels = labels.tolist()
     losses = []
     for a in range(len(f)):
-        U = [(f[a] @ f[p], 1.0) for p in positives(labels, a)] + [
-            (f[a] @ f[n], 0.0) for n in negatives(labels, a)
-        ]
+        U = [(f[a] @ f[p], 1.0) for p in positives(labels, a)] + [(f[a] @ f[n], 0.0) for n in negatives(labels, a)]
         losses.append(loss_labels(five, U, include_positive))
     return average(losses)
 
@@ -156,9 +154,7 @@ def mixed_proxy_anchor(five, f, labels, proxies, f_lam, mix_with_proxy, lam, kin
     losses = []
     for c in range(len(proxies)):
         P = [i for i in range(len(f)) if labels[i] == c]
-        N = hardest(
-            [proxies[c] @ f[n] for n in range(len(f))], [i for i in range(len(f)) if labels[i] != c], k
-        )
+        N = hardest([proxies[c] @ f[n] for n in range(len(f))], [i for i in range(len(f)) if labels[i] != c], k)
         V = []
         for (i, y), (j, y2) in mixing_pairs(kind, P, N, c):
             share = float(lam[i, j])

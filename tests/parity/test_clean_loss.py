@@ -69,9 +69,7 @@ PEERS = {
     "contrastive, cosine": lambda: peer.ContrastiveLoss(0.8, 0.2, distance=distances.CosineSimilarity()),
     "contrastive, euclidean": lambda: peer.ContrastiveLoss(0.1, 1.2),
     "lifted, cosine": lambda: peer.GeneralizedLiftedStructureLoss(distance=distances.CosineSimilarity()),
-    "lifted, squared": lambda: peer.GeneralizedLiftedStructureLoss(
-        1.3, 0.2, distance=distances.LpDistance(power=2)
-    ),
+    "lifted, squared": lambda: peer.GeneralizedLiftedStructureLoss(1.3, 0.2, distance=distances.LpDistance(power=2)),
     "multi-similarity": lambda: peer.MultiSimilarityLoss(18, 75, 0.77),
     "multi-similarity, defaults": lambda: peer.MultiSimilarityLoss(),
     "nca": lambda: peer.NCALoss(softmax_scale=3),
@@ -90,9 +88,7 @@ def test_from_pml_has_the_value_of_the_original(name, batch):
     translated = losses.from_pml(original)
     labels = batches.labels_of(batch)
     if batch == "unbalanced":
-        labels = labels.where(
-            labels != 2, 1
-        )  # PML counts anchors without positives as zero, we leave them out
+        labels = labels.where(labels != 2, 1)  # PML counts anchors without positives as zero, we leave them out
     x = batches.points(batch, DIM).requires_grad_()
     expected = original(x, labels)
     compare(translated(x, labels), expected, [x])

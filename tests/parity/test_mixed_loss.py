@@ -48,9 +48,7 @@ class Network(nn.Module):
         torch.manual_seed(1)
         self.conv = nn.Conv2d(2, 3, 2)
         if head == "mlp":
-            self.head = nn.Sequential(
-                nn.Flatten(), nn.Linear(3 * 9, 6), nn.Tanh(), nn.Linear(6, DIM), UnitNorm()
-            )
+            self.head = nn.Sequential(nn.Flatten(), nn.Linear(3 * 9, 6), nn.Tanh(), nn.Linear(6, DIM), UnitNorm())
         else:
             self.head = PoolLinear(3, DIM, pool=head)
             nn.init.normal_(self.head.linear.bias)
@@ -147,9 +145,7 @@ def test_embed(name, kind, batch, renormalise):
     compare(objective.mixed(x, labels, lam=lam, pairs=kind), expected, [x, *loss.parameters()])
 
 
-@pytest.mark.parametrize(
-    "batch", ["balanced", "unbalanced", "singletons", "one_class", "two_unlike", "duplicates"]
-)
+@pytest.mark.parametrize("batch", ["balanced", "unbalanced", "singletons", "one_class", "two_unlike", "duplicates"])
 @pytest.mark.parametrize("kind", PAIR_KINDS)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("head", ["avg", "max", "avg+max", "mlp"])

@@ -75,9 +75,7 @@ def test_the_order_of_the_batch_does_not_matter(name, kind, sample):
     assert again.item() == pytest.approx(first.item(), rel=1e-9, abs=1e-9)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetrixWarning)
-        assert loss(x[order], labels[order]).item() == pytest.approx(
-            loss(x, labels).item(), rel=1e-9, abs=1e-9
-        )
+        assert loss(x[order], labels[order]).item() == pytest.approx(loss(x, labels).item(), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["pos-pos", "neg-neg"])

@@ -80,11 +80,7 @@ class Catalogue:
                 f"{count(len(outside), 'path')} of the {layout} dataset lead outside {root}: "
                 f"{some(outside)}; only files below the dataset's folder are read (give that folder as root)"
             )
-        names = (
-            tuple(class_names)
-            if class_names is not None
-            else tuple(dict.fromkeys(r.class_name for r in kept))
-        )
+        names = tuple(class_names) if class_names is not None else tuple(dict.fromkeys(r.class_name for r in kept))
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise DataError(f"{root}: class names come twice: {some(twice)}")
@@ -175,9 +171,7 @@ class Catalogue:
         else:
             sizes = [self.file(i).stat().st_size if self.file(i).exists() else None for i in range(len(self))]
         boxes = self.boxes or (None,) * len(self)
-        for path, label, part, box, size in zip(
-            self.paths, self.labels, self.parts, boxes, sizes, strict=True
-        ):
+        for path, label, part, box, size in zip(self.paths, self.labels, self.parts, boxes, sizes, strict=True):
             digest.update(repr((path, self.class_names[label], str(part), box, size)).encode())
         return digest.hexdigest()
 
@@ -187,9 +181,7 @@ class Catalogue:
         if not empty:
             return []
         verb = "has" if len(empty) == 1 else "have"
-        return [
-            f"{count(len(empty), 'class')} {verb} no images: {some(empty)}; add images or remove the class"
-        ]
+        return [f"{count(len(empty), 'class')} {verb} no images: {some(empty)}; add images or remove the class"]
 
     def _shared_classes(self) -> list[str]:
         seen_in: dict[int, set[str]] = defaultdict(set)
@@ -197,9 +189,7 @@ class Catalogue:
             for label in np.unique(self.labels[self.where(part)]).tolist():
                 seen_in[label].add(part)
         shared = [
-            f"{self.class_names[k]} ({' and '.join(sorted(v))})"
-            for k, v in sorted(seen_in.items())
-            if len(v) > 1
+            f"{self.class_names[k]} ({' and '.join(sorted(v))})" for k, v in sorted(seen_in.items()) if len(v) > 1
         ]
         if not shared:
             return []
@@ -213,13 +203,7 @@ class Catalogue:
 def leaves_root(path: str) -> bool:
     """Whether a relative path leads outside the folder that it is relative to, by its spelling alone."""
     native, posix = Path(path), PurePosixPath(path)
-    return (
-        bool(native.drive)
-        or native.is_absolute()
-        or posix.is_absolute()
-        or ".." in native.parts
-        or "\0" in path
-    )
+    return bool(native.drive) or native.is_absolute() or posix.is_absolute() or ".." in native.parts or "\0" in path
 
 
 def _unique(rows: Iterable[Row]) -> tuple[list[Row], list[str], int]:

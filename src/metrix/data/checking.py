@@ -91,8 +91,7 @@ def check(
         limit = bad_limit(max_bad, len(catalogue))
         if len(broken) > limit:
             problems.append(
-                f"{len(broken):,} of {count(len(catalogue), 'image')} cannot be read; "
-                f"max_bad={max_bad} allows {limit}"
+                f"{len(broken):,} of {count(len(catalogue), 'image')} cannot be read; max_bad={max_bad} allows {limit}"
             )
         if emptied := classes_emptied(catalogue, broken):
             problems.append(emptied)
@@ -115,9 +114,7 @@ def _summary(catalogue: Catalogue, part: str, broken: tuple[Broken, ...]) -> Par
     counts = np.unique(catalogue.labels[there], return_counts=True)[1]
     if not len(counts):
         return PartSummary(0, 0, 0, 0.0, 0)
-    return PartSummary(
-        len(there), len(counts), int(counts.min()), float(np.median(counts)), int(counts.max())
-    )
+    return PartSummary(len(there), len(counts), int(counts.min()), float(np.median(counts)), int(counts.max()))
 
 
 def _three_sizes(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
@@ -130,9 +127,7 @@ def _remarks(catalogue: Catalogue) -> list[str]:
     remarks: list[str] = []
     lonely = np.bincount(catalogue.labels[catalogue.where("train")], minlength=1) == 1
     if lonely.any():
-        remarks.append(
-            f"{count(int(lonely.sum()), 'training class')} with a single image, so without a positive pair"
-        )
+        remarks.append(f"{count(int(lonely.sum()), 'training class')} with a single image, so without a positive pair")
     gallery = np.bincount(catalogue.labels[catalogue.where("gallery")], minlength=len(catalogue.class_names))
     # An image that is itself in the gallery needs another one of its class there.
     answers = gallery[catalogue.labels] - (catalogue.parts == "test")

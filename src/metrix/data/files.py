@@ -123,9 +123,7 @@ def decode_all(
     return Decoded(tuple(sizes), tuple(broken))
 
 
-def in_order(
-    work: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
-) -> Iterator[Result]:
+def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None) -> Iterator[Result]:
     """Results in the order of the items, from threads (decoding runs outside Python's lock)."""
     workers = workers or os.cpu_count() or 1
     block = 64 * workers  # so that a long list is neither queued nor held whole
@@ -150,9 +148,7 @@ def tolerate(broken: Sequence[Broken], total: int, max_bad: int | float) -> None
     listed = some([f"{b.path} ({b.reason})" for b in broken], limit=10)
     text = f"{len(broken):,} of {count(total, 'image')} cannot be read"
     if len(broken) > limit:
-        raise DataError(
-            f"{text}, more than max_bad={max_bad} allows ({limit}): {listed}; repair or remove them"
-        )
+        raise DataError(f"{text}, more than max_bad={max_bad} allows ({limit}): {listed}; repair or remove them")
     warnings.warn(f"{text} and are left out: {listed}", MetrixWarning, stacklevel=3)
 
 
@@ -180,9 +176,7 @@ def _recall(path: Path, total: int) -> Decoded | None:
     try:
         content = json.loads(path.read_bytes())
         sizes = tuple((int(width), int(height)) for width, height in content["sizes"])
-        broken = tuple(
-            Broken(int(index), str(name), str(reason)) for index, name, reason in content["broken"]
-        )
+        broken = tuple(Broken(int(index), str(name), str(reason)) for index, name, reason in content["broken"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Decoded(sizes, broken) if len(sizes) == total else None

@@ -83,9 +83,7 @@ def draw(mini: bool = False) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDAr
     if mini:
         classes = [members for members in classes if min(members.values()) >= MINI_START][:MINI_CLASSES]
     fonts = [
-        ImageFont.truetype(
-            str(folder / f"{face}.ttf"), EM * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC
-        )
+        ImageFont.truetype(str(folder / f"{face}.ttf"), EM * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC)
         for face in FACES
     ]
     images: list[NDArray[np.uint8]] = []

@@ -88,9 +88,7 @@ def open_dataset(
     pixels = None
     if cache != "none":
         short_side = short_side or SHORT_SIDE
-        pixels = build_cache(
-            catalogue, cache, stamp, short_side=short_side, workers=workers, progress=progress
-        )
+        pixels = build_cache(catalogue, cache, stamp, short_side=short_side, workers=workers, progress=progress)
         broken = pixels.broken
     elif verify:
         broken = decode_all(catalogue, stamp, workers=workers, progress=progress).broken
@@ -106,11 +104,7 @@ def classes_emptied(catalogue: Catalogue, broken: tuple[Broken, ...]) -> str:
     left = np.delete(catalogue.labels, [b.position for b in broken])
     counts = np.bincount(left, minlength=len(catalogue.class_names))
     lost = [name for name, number in zip(catalogue.class_names, counts.tolist(), strict=True) if number == 0]
-    return (
-        f"every image of these classes is broken: {some(lost)}; repair them or remove the class"
-        if lost
-        else ""
-    )
+    return f"every image of these classes is broken: {some(lost)}; repair them or remove the class" if lost else ""
 
 
 def _unknown(text: str) -> str:

@@ -62,9 +62,7 @@ class RandomSampler(BatchSampler):
     [[0, 1, 2, 3]]
     """
 
-    def __init__(
-        self, size: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1
-    ) -> None:
+    def __init__(self, size: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         if not 1 <= batch_size <= size:
             raise InvalidInput(f"batch_size must be from 1 to the {size} images there are; got {batch_size}")
         _require_divisible("batch_size", batch_size, world_size)
@@ -108,8 +106,7 @@ class BalancedSampler(BatchSampler):
         classes, membership = np.unique(np.asarray(labels), return_inverse=True)
         if not 1 <= classes_per_batch <= len(classes):
             raise InvalidInput(
-                f"classes_per_batch must be from 1 to the {len(classes)} classes there are; "
-                f"got {classes_per_batch}"
+                f"classes_per_batch must be from 1 to the {len(classes)} classes there are; got {classes_per_batch}"
             )
         if per_class < 1:
             raise InvalidInput(f"per_class must be at least 1; got {per_class}")
@@ -117,8 +114,7 @@ class BalancedSampler(BatchSampler):
         needed = -(-len(classes) // classes_per_batch)
         if batches is not None and batches < needed:
             raise InvalidInput(
-                f"batches must be at least {needed}, so that an epoch visits all {len(classes)} classes; "
-                f"got {batches}"
+                f"batches must be at least {needed}, so that an epoch visits all {len(classes)} classes; got {batches}"
             )
         filling = -(-len(membership) // (classes_per_batch * per_class))
         super().__init__(max(needed, filling) if batches is None else batches, seed, rank, world_size)

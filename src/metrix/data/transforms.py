@@ -146,9 +146,7 @@ class GlyphTransform:
         """Images (1, height, width), each moved as its key says."""
         pixels = torch.stack(list(images)).float() / 255
         if self.moves:
-            grid = torch.nn.functional.affine_grid(
-                self.matrices(keys), list(pixels.shape), align_corners=False
-            )
+            grid = torch.nn.functional.affine_grid(self.matrices(keys), list(pixels.shape), align_corners=False)
             pixels = torch.nn.functional.grid_sample(pixels, grid, align_corners=False)  # black outside
         return (pixels - self.mean) / self.std
 

@@ -157,9 +157,7 @@ def _stored(folder: Path) -> Description | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         return Description(**{**content, "shape": tuple(content["shape"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"{path} is damaged ({error!r}); delete the folder, and it is built again"
-        ) from error
+        raise InvalidInput(f"{path} is damaged ({error!r}); delete the folder, and it is built again") from error
 
 
 def _fill(

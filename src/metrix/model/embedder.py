@@ -166,9 +166,7 @@ class Embedder(nn.Module):
         try:
             embedder.load_state_dict(saved.tensors)
         except RuntimeError as error:
-            raise ModelError(
-                f"{saved.source} does not hold the weights that its config describes: {error}"
-            ) from error
+            raise ModelError(f"{saved.source} does not hold the weights that its config describes: {error}") from error
         return embedder
 
     def _positions_first(self, x: Tensor) -> Tensor:

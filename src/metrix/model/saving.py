@@ -39,9 +39,7 @@ class SavedModel:
     source: Path
 
 
-def save(
-    tensors: Mapping[str, Tensor], config: EmbedderConfig, data_config: DataConfig, folder: Path
-) -> None:
+def save(tensors: Mapping[str, Tensor], config: EmbedderConfig, data_config: DataConfig, folder: Path) -> None:
     """Write both files, each under a temporary name first, then moved into place."""
     from safetensors.torch import save_file
 

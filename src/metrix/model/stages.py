@@ -72,9 +72,7 @@ def examine(backbone: nn.Module, image: Tensor) -> Anatomy:
     ran: set[nn.Module] = set()
 
     def watch(path: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        def record(
-            module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
-        ) -> None:
+        def record(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             ran.add(module)
             if path in steps:
                 alone = args[0] if len(args) == 1 and not kwargs else None
@@ -137,9 +135,7 @@ def _steps(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     named = [entry["module"] for entry in getattr(information, "info", information)]
 
     def opened(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        holds_stages = isinstance(module, nn.Sequential) and any(
-            name.startswith(f"{path}.") for name in named
-        )
+        holds_stages = isinstance(module, nn.Sequential) and any(name.startswith(f"{path}.") for name in named)
         if holds_stages or isinstance(module, nn.ModuleList):
             for name, child in module.named_children():
                 yield from opened(f"{path}.{name}", child)
@@ -150,9 +146,7 @@ def _steps(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from opened(name, child)
 
 
-def _cuttable(
-    backbone: nn.Module, calls: list[tuple[str, Tensor | None, object]], output: Tensor
-) -> tuple[Stage, ...]:
+def _cuttable(backbone: nn.Module, calls: list[tuple[str, Tensor | None, object]], output: Tensor) -> tuple[Stage, ...]:
     paths = [path for path, _, _ in calls]
     first_cut = len(calls)  # a cut after step k is possible for k >= first_cut
     following: object = output

@@ -75,9 +75,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(wrapping), Mapping):
             content = content[wrapping]
     if not isinstance(content, Mapping) or not content:
-        raise ModelError(
-            f"weights {str(path)!r} hold a {type(content).__name__}, not a state dict of tensors"
-        )
+        raise ModelError(f"weights {str(path)!r} hold a {type(content).__name__}, not a state dict of tensors")
     strange = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if strange:
         raise ModelError(

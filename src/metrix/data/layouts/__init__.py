@@ -37,9 +37,7 @@ def read(path: Path, layout: str | None = None, root: Path | None = None) -> Cat
         raise DataError(f"there is no file or folder {path}")
     if layout == manifest.NAME or (layout is None and path.is_file()):
         if not manifest.recognises(path):
-            raise DataError(
-                f"{path} is no manifest; accepted: a folder, or a {' or '.join(manifest.SUFFIXES)} file"
-            )
+            raise DataError(f"{path} is no manifest; accepted: a folder, or a {' or '.join(manifest.SUFFIXES)} file")
         return manifest.read(path, root)
     if root is not None:
         raise DataError("root is for manifests, whose images may be elsewhere; a folder is its own root")
@@ -52,9 +50,7 @@ def read(path: Path, layout: str | None = None, root: Path | None = None) -> Cat
     if found is not None:
         return found
     if layout is not None:
-        raise DataError(
-            f"{path} does not hold the files of the layout {layout!r}; leave it out to have it recognised"
-        )
+        raise DataError(f"{path} does not hold the files of the layout {layout!r}; leave it out to have it recognised")
     return folder.read(path)
 
 

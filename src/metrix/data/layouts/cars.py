@@ -32,10 +32,7 @@ def read(root: Path) -> Catalogue:
     beyond = sorted({label for _, label in listed if not 1 <= label <= len(names)})
     if beyond:
         raise DataError(f"{root}: the annotations use the classes {beyond[:5]}, but {len(names)} are named")
-    rows = [
-        Row(path, names[label - 1], "train" if label <= LAST_TRAINING_CLASS else "test")
-        for path, label in listed
-    ]
+    rows = [Row(path, names[label - 1], "train" if label <= LAST_TRAINING_CLASS else "test") for path, label in listed]
     return Catalogue.from_rows(NAME, root, rows, class_names=names)
 
 

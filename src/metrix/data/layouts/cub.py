@@ -21,8 +21,7 @@ def read(root: Path) -> Catalogue:
     """The catalogue of the folder that holds `images.txt` and `images/`."""
     images = numbered(root / "images.txt")
     labels = {
-        image: _class_id(root, image, label)
-        for image, label in numbered(root / "image_class_labels.txt").items()
+        image: _class_id(root, image, label) for image, label in numbered(root / "image_class_labels.txt").items()
     }
     if images.keys() != labels.keys():
         odd = sorted(images.keys() ^ labels.keys())[:5]

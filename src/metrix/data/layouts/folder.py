@@ -45,16 +45,10 @@ def read(root: Path) -> Catalogue:
                     rows.append(Row(relative, class_folder.name, part))
                 else:
                     ignored.append(relative)
-        ignored += [
-            p.relative_to(root).as_posix() for p in sorted(folder.iterdir()) if p.is_file() and _visible(p)
-        ]
+        ignored += [p.relative_to(root).as_posix() for p in sorted(folder.iterdir()) if p.is_file() and _visible(p)]
     if not rows:
         raise DataError(f"{root} has {count(len(folders), 'folder')} but no images in them")
-    notes = (
-        [f"{count(len(ignored), 'file')} that are not images in a class folder: {some(ignored)}"]
-        if ignored
-        else []
-    )
+    notes = [f"{count(len(ignored), 'file')} that are not images in a class folder: {some(ignored)}"] if ignored else []
     return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)
 
 

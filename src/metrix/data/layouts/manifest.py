@@ -95,9 +95,7 @@ def _row(where: str, values: dict[str, Any], root: Path) -> Row:
         raise DataError(f"{where}: label and path must not be empty, got {label!r} and {path!r}")
     if os.path.isabs(path):
         path = os.path.relpath(path, root)  # outside the root it starts with '..' and is refused
-    return Row(
-        Path(path).as_posix(), label, _part(where, values), _box(where, values), _text(values.get("category"))
-    )
+    return Row(Path(path).as_posix(), label, _part(where, values), _box(where, values), _text(values.get("category")))
 
 
 def _part(where: str, values: dict[str, Any]) -> str:
@@ -129,13 +127,9 @@ def _box(where: str, values: dict[str, Any]) -> Box | None:
     try:
         left, upper, right, lower = (int(float(text)) for text in texts)
     except ValueError:
-        raise DataError(
-            f"{where}: the crop box {dict(zip(BOX, texts, strict=True))} needs four numbers"
-        ) from None
+        raise DataError(f"{where}: the crop box {dict(zip(BOX, texts, strict=True))} needs four numbers") from None
     if left >= right or upper >= lower:
-        raise DataError(
-            f"{where}: the crop box {left, upper, right, lower} is empty; x_1 < x_2 and y_1 < y_2"
-        )
+        raise DataError(f"{where}: the crop box {left, upper, right, lower} is empty; x_1 < x_2 and y_1 < y_2")
     return left, upper, right, lower
 
 
