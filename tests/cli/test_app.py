@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 from tests.cli.conftest import Metrix
 
-from metrix import __version__
+from metrix import MetrixError, MetrixWarning, __version__
 
 
 def test_help_is_instant_and_without_torch() -> None:
@@ -63,3 +64,16 @@ def test_ctrl_c_outside_training(metrix: Metrix, monkeypatch: pytest.MonkeyPatch
     ended = metrix("data", "check", "glyphs-mini")
     assert ended.code == 130
     assert "Traceback" not in ended.err
+
+
+def test_warnings_are_lines_for_a_person(metrix: Metrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warns(*_: object, **__: object) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("something was left out", MetrixWarning, stacklevel=1)
+        raise MetrixError("the end")
+
+    monkeypatch.setattr("metrix.data.check", warns)
+    ended = metrix("data", "check", "glyphs-mini")
+    assert ended.code == 2
+    assert [line for line in ended.err.splitlines() if line] == ["metrix: something was left out", "metrix: the end"]

@@ -195,6 +195,7 @@ def test_cached_views_of_a_frozen_trunk(mixup: str, small: Config, tmp_path: Pat
     ("values", "message"),
     [
         ({"batch_size": 4, "per_class": 3}, "batch_size=4 with per_class=3.*from 6"),
+        ({"per_class": 1}, "per_class=1 with loss 'multi-similarity'.*from 2"),
         ({"train_classes": 1000}, "train_classes=1000, but there are 54"),
         ({"views": 2}, "views=2 without freeze_to.*stage1"),
         ({"views": 2, "freeze_to": "stage2", "mixup": ["input"]}, "input mixup mixes images"),

@@ -7,14 +7,16 @@ Verbs import what they need when they run, so that `--help` is instant.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from metrix.cli import verbs
-from metrix.errors import MetrixError
+from metrix.errors import MetrixError, MetrixWarning
 
 app = typer.Typer(
     name="metrix",
@@ -49,10 +51,24 @@ verbs.add_to(app)
 def main() -> None:
     """The entry point of the command."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _shown_plainly(warnings.showwarning)
+            app()
     except MetrixError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]metrix:[/] {escape(str(error))}", highlight=False)
         sys.exit(int(getattr(error, "exit_code", 2)))
     except KeyboardInterrupt:
         Console(stderr=True).print("[bold red]metrix:[/] interrupted")
         sys.exit(130)
+
+
+def _shown_plainly(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Warnings of metrix as a line for a person, without the line of code that they come from."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, MetrixWarning):
+            Console(stderr=True, soft_wrap=True).print(f"[yellow]metrix:[/] {escape(str(message))}", highlight=False)
+        else:
+            otherwise(message, category, *where, **more)
+
+    return show

@@ -60,6 +60,11 @@ def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
     train = config.train
     if train.sampler == "random":
         return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed)
+    if train.per_class < 2 and not config.loss.loss.startswith("proxy"):
+        raise InvalidInput(
+            f"per_class={train.per_class} with loss {config.loss.loss!r}: images of a class are each other's "
+            "positives; accepted is per_class from 2, or a loss with proxies"
+        )
     classes = min(train.batch_size // train.per_class, part.num_classes)
     if classes < 2:
         raise InvalidInput(
