@@ -40,7 +40,7 @@ def trained(folder: Path, **values: Any) -> Path:
     from metrix.train import train
     from metrix.train.presets import preset
 
-    settings = {"data": "glyphs-mini", "mixup": ("embed",), "max_steps": 20, "pool": "avg", **values}
+    settings = {"data": "glyphs-mini", "mixup": ("embed",), "lam_per": "pair", "max_steps": 20, "pool": "avg", **values}
     return train(preset("glyphs").with_values(settings), folder).path
 
 
