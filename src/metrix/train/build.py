@@ -19,7 +19,6 @@ from metrix.core.catalog import (
     ProxyNCAPlusPlus,
 )
 from metrix.core.loss import Loss
-from metrix.core.maxplus import max_plus_linear
 from metrix.core.objective import Metrix
 from metrix.errors import InvalidInput, one_of
 from metrix.model import Embedder
@@ -69,22 +68,6 @@ def build_objective(config: Config, loss: Loss, generator: torch.Generator) -> M
         lam_per=mixing.lam_per,
         generator=generator,
     )
-
-
-def compile_loops(objective: Metrix, network: nn.Module) -> None:
-    """Compile the loops of mixup before the first step; misfits of network and mixup are found, too.
-
-    numba's first parallel loop sets the number of OpenMP threads, and with it torch's. It is set back here,
-    before anything is trained: sums of another number of threads round differently, so a run that was
-    resumed would not end with the weights of one that was not.
-    """
-    if "max-plus" not in objective.explain(network):
-        return
-    threads = torch.get_num_threads()
-    first = torch.zeros(1, dtype=torch.long)
-    x, weight = torch.zeros(1, 1, 1, requires_grad=True), torch.zeros(1, 1, requires_grad=True)
-    max_plus_linear(x, weight, first, first, torch.zeros(1)).sum().backward()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(threads)
 
 
 def build_optimizer(config: Config, embedder: Embedder, loss: Loss) -> torch.optim.AdamW:

@@ -15,7 +15,7 @@ from metrix.core.objective import Metrix
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.train import checkpoint
-from metrix.train.build import build_loss, build_objective, build_optimizer, compile_loops
+from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, owned, under
 from metrix.train.config import Config, Training
 from metrix.train.ema import Average
@@ -96,7 +96,7 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     objective = build_objective(config, loss, draws)
     source = source_for(config, embedder, dataset, part, watcher.preparing)
     if config.mixing.mixup:
-        compile_loops(objective, source.network)
+        objective.explain(source.network)  # misfits of network and mixup are found before the first step
     trained, optimizer = fabric.setup(Trained(source.network, objective), build_optimizer(config, embedder, loss))
     average = Average(embedder, settings.ema) if settings.ema > 0 else None
 
