@@ -85,8 +85,8 @@ def _print(found: Demonstration) -> None:
         "A difference is of runs with the same seed, ± half its 95 % interval (Student's t); it is outside the "
         "spread if the interval leaves out zero.\n"
         f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
-        f"{found.config.train.max_steps} steps: few classes, so the clean loss over-fits them, which mixup is meant "
-        "for. What it does with many classes and augmentation is not measured here.\n"
+        f"{found.config.train.max_steps} steps; learning rate and steps are the best found for the clean loss. "
+        "Few classes are the regime that mixup is meant for; other regimes and losses are not measured here.\n"
         f"The runs are in {found.folder}."
     )
 
