@@ -195,7 +195,7 @@ def whole_step() -> list[dict[str, Any]]:
         objective.step(model, x, labels).loss.backward()
         model.zero_grad()
 
-    found = together({"clean": partial(step, 0.0), "mixed": partial(step, 0.4)}, seconds=0, least=2)
+    found = together({"clean": partial(step, 0.0), "mixed": partial(step, 0.4)}, seconds=0, least=2, warm=1)
     return [
         at_most(
             "whole step, ResNet-50 avg+max, batch 100: feature mixup against clean",

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def together(runs: dict[str, Callable[[], Any]], seconds: float = 3.0, least: int = 5) -> dict[str, float]:
+def together(
+    runs: dict[str, Callable[[], Any]], seconds: float = 3.0, least: int = 5, warm: int = 2
+) -> dict[str, float]:
     """Best seconds of each, taking turns: what else runs on the machine can only add to a time."""
     for run in runs.values():
-        run()
-        run()
+        for _ in range(warm):
+            run()
     times: dict[str, list[float]] = {name: [] for name in runs}
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or len(next(iter(times.values()))) < least:
