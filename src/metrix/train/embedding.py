@@ -27,7 +27,7 @@ from metrix.model import Embedder
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE, write_whole
 from metrix.train.config import Config
 from metrix.train.folder import RunFolder, opened
-from metrix.train.sources import Report, opened_data, training_part
+from metrix.train.sources import Report, opened_data, training_part, views_for
 
 BLOCK = 256  # images embedded at a time, and rows of a file
 PARTS = ("test", "train", "all")
@@ -123,18 +123,8 @@ class TrainedModel:
 
     def still(self, dataset: Dataset, part: Part) -> Part:
         """A part under the view without randomness that the model is measured on."""
-        wanted = self.embedder.data_config
-        size = self.config.data.image_size or wanted.size
-        layout = dataset.catalogue.layout
-        if (1 if layout.startswith("glyphs") else 3) == wanted.channels:
-            _, view = data.transforms_for(layout, size=size, mean=wanted.mean, std=wanted.std)
-            return part.with_transform(view)
-        from torchvision.transforms import v2
-
-        inner = data.inference_transform(size, mean=wanted.mean, std=wanted.std).view
-        return part.with_transform(
-            data.PhotoTransform(v2.Compose([v2.Grayscale(wanted.channels), inner]), wanted.mean, wanted.std)
-        )
+        _, view = views_for(self.config, self.embedder.data_config, dataset.catalogue.layout)
+        return part.with_transform(view)
 
     def key(self, dataset: Dataset, part: Part, mark: str | None = None) -> str:
         """What embeddings of a part depend on: weights, images (and when they last changed), view."""

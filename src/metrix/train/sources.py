@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
 from metrix.errors import InvalidInput
-from metrix.model import ActivationCache, Embedder
+from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 
 Report = Callable[[str, int, int], None]  # what, done, of
@@ -74,18 +74,32 @@ def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
     return BalancedSampler(part.labels, classes, train.per_class, seed=train.seed)
 
 
+def views_for(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, Any]:
+    """The training and the test view of a layout's images as a backbone wants them.
+
+    Grey images for a backbone of colours, and the reverse, are converted; glyphs are then treated as photos
+    that must not be flipped.
+    """
+    size, augment = config.data.image_size or wanted.size, config.data.augment
+    grey = layout.startswith("glyphs")
+    if (1 if grey else 3) == wanted.channels:
+        return data.transforms_for(layout, size=size, augment=augment, mean=wanted.mean, std=wanted.std)
+    from torchvision.transforms import v2
+
+    moving, still = data.train_transform(size, flip=0.0 if grey else 0.5), data.inference_transform(size)
+    train_view, test_view = (
+        data.PhotoTransform(v2.Compose([v2.Grayscale(wanted.channels), part.view]), wanted.mean, wanted.std)
+        for part in (moving if augment == "standard" else still, still)
+    )
+    return train_view, test_view
+
+
 class Images:
     """Batches of images under random views; any part embedded by the whole network."""
 
     def __init__(self, config: Config, embedder: Embedder, dataset: Dataset, part: Part) -> None:
         wanted = embedder.data_config
-        train_view, test_view = data.transforms_for(
-            dataset.catalogue.layout,
-            size=config.data.image_size or wanted.size,
-            augment=config.data.augment,
-            mean=wanted.mean,
-            std=wanted.std,
-        )
+        train_view, test_view = views_for(config, wanted, dataset.catalogue.layout)
         self.view = f"{config.data.image_size or wanted.size}|{wanted.mean}|{wanted.std}"
         self.embedder, self.dataset, self.workers = embedder, dataset, config.data.workers
         self.train_view, self.test_view = train_view, test_view
