@@ -5,10 +5,6 @@ from __future__ import annotations
 import torch
 
 
-def _unit(x):
-    return x / x.norm(dim=1, keepdim=True)
-
-
 def labels_of(name: str) -> torch.Tensor:
     return torch.tensor(
         {

@@ -9,8 +9,6 @@ import math
 
 import torch
 
-LOG = "log"  # sigma that is undefined for an empty sum
-
 
 def relu(x):
     return torch.clamp(x, min=0)

@@ -74,8 +74,6 @@ def preset(name: str) -> Config:
         return Config().with_values(GLYPHS)
     _, dataset, *loss = name.split("/")
     values = {**_COMMON, **LOSSES[loss[0] if loss else "multi-similarity"], **DATASETS[dataset]}
-    if not loss:
-        values.setdefault("decay_by", 0.5)
     return Config().with_values(values)
 
 
