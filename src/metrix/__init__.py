@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metrix import data, evaluate, losses
     from metrix.core.head import PoolLinear
-    from metrix.core.objective import Metrix, StepOutput
+    from metrix.core.objective import Metrix
     from metrix.core.split import split
+    from metrix.core.step import Clean, Objective, StepOutput
     from metrix.errors import MetrixError, MetrixWarning
     from metrix.model import Embedder
 
 __version__ = "0.1.0"
 __all__ = [
+    "Clean",
     "Embedder",
     "Metrix",
     "MetrixError",
     "MetrixWarning",
+    "Objective",
     "PoolLinear",
     "StepOutput",
     "data",
@@ -34,12 +37,14 @@ __all__ = [
 
 # Where each name is. Importing torch takes seconds, so it happens when a name is first used.
 _HOMES = {
+    "Clean": "metrix.core.step",
     "Embedder": "metrix.model",
     "Metrix": "metrix.core.objective",
     "MetrixError": "metrix.errors",
     "MetrixWarning": "metrix.errors",
+    "Objective": "metrix.core.step",
     "PoolLinear": "metrix.core.head",
-    "StepOutput": "metrix.core.objective",
+    "StepOutput": "metrix.core.step",
     "split": "metrix.core.split",
 }
 _MODULES = ("data", "evaluate", "losses")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from metrix.core.factors import choose, draw
 from metrix.core.loss import Loss, Sets
 from metrix.core.mixed import Mixture, mixed_loss
 from metrix.core.pairs import PAIR_KINDS
+from metrix.core.peers import generic_form
 from metrix.core.plan import (
     MIXUP_TYPES,
     check_model,
@@ -21,6 +21,7 @@ from metrix.core.plan import (
     mixture_of_inputs,
     path_for,
 )
+from metrix.core.step import Objective, StepOutput
 from metrix.core.validation import interpolation, unit
 from metrix.errors import InvalidInput, one_of
 
@@ -28,21 +29,7 @@ DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
 LAM_PER = ("pair", "batch")
 
 
-@dataclass(frozen=True)
-class StepOutput:
-    """What one training step gives; `loss` is what to call backward on."""
-
-    loss: Tensor  # clean + w · mixed
-    clean: Tensor
-    mixed: Tensor
-    embeddings: Tensor  # (n, d)
-    mixup: str  # the mixup type of this step
-    pairs: str  # the kind of mixing pairs of this step
-    left_out_clean: int  # anchors for which the clean loss is undefined
-    left_out_mixed: int  # anchors without a mixing pair, or for which the mixed loss is undefined
-
-
-class Metrix(nn.Module):
+class Metrix(Objective):
     """Mixup for any loss of the generic form.
 
     loss            one of `metrix.losses`, or a pytorch-metric-learning loss of known form
@@ -77,7 +64,7 @@ class Metrix(nn.Module):
         memory_budget: int = 2**28,
     ) -> None:
         super().__init__()
-        self.loss = _translated(loss)
+        self.loss: Loss = generic_form(loss)
         self.mixup = _choices("mixup", mixup, MIXUP_TYPES)
         self.pairs = _choices("pairs", pairs, PAIR_KINDS)
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
@@ -203,14 +190,6 @@ class Metrix(nn.Module):
 
     def _given(self, pairs: str | None) -> str:
         return self._draw_pairs() if pairs is None else _choices("pairs", pairs, PAIR_KINDS)[0]
-
-
-def _translated(loss: nn.Module) -> Loss:
-    if isinstance(loss, Loss):
-        return loss
-    from metrix.core.peers import from_pml
-
-    return from_pml(loss)
 
 
 def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

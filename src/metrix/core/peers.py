@@ -67,14 +67,26 @@ def mean_of_nonzero_terms(row: Row, S: Tensor, w: Weights) -> Totals:
     return Totals(torch.stack([pos.sum(), neg.sum()]), counts, ((w.pos + w.neg).sum(-1) > 0).sum())
 
 
+def generic_form(loss: nn.Module) -> Loss:
+    """The loss as one of the generic form: itself, or the translation of a PML loss; an error if it has none.
+
+    A loss outside of the form says why in an attribute `not_generic`.
+    """
+    return loss if isinstance(loss, Loss) else from_pml(loss)
+
+
 def from_pml(loss: nn.Module) -> Loss:
     """The row of Table 1 that a pytorch-metric-learning loss is, with its parameters and proxies."""
     name = type(loss).__name__
     translate = _TRANSLATIONS.get(name)
     if translate is None:
-        why = NOT_GENERIC.get(name, "its form is not known here; write it as a row with losses.GenericLoss")
+        unknown = "its form is not known here; write it as a row with losses.GenericLoss"
+        why = getattr(loss, "not_generic", None) or NOT_GENERIC.get(name, unknown)
         known = ", ".join(sorted(_TRANSLATIONS))
-        raise InvalidInput(f"{name} cannot be mixed: {why}. Accepted are metrix.losses and PML's {known}")
+        raise InvalidInput(
+            f"{name} cannot be mixed: {why}. Accepted are the losses of Table 1 in metrix.losses and PML's {known}; "
+            "without mixup (--mixup none, metrix.Clean) it trains as it is"
+        )
     for regularizer in ("embedding_regularizer", "weight_regularizer"):
         if getattr(loss, regularizer, None) is not None:
             raise InvalidInput(f"{name} with {regularizer}: leave it out and add it in your loop")

@@ -17,6 +17,7 @@ from metrix import data, evaluate
 from metrix.core.factors import choose, draw
 from metrix.core.loss import Loss
 from metrix.core.mixed import Interpolated
+from metrix.core.peers import generic_form
 from metrix.core.plan import MIXUP_TYPES, mixture_of_features, mixture_of_inputs
 from metrix.errors import InvalidInput, one_of
 from metrix.evaluate import Estimate, Positivity
@@ -63,7 +64,7 @@ def loss_of(config: Config, changes: dict[str, Any], classes: int) -> Loss:
     given = {key: value for key, value in changes.items() if value is not None}
     if "loss" in given:  # the parameters of one loss are not those of another
         given = {**dict.fromkeys(LossChoice.model_fields), **given}
-    return build_loss(config.with_values(given).loss, classes, config.model.dim)
+    return generic_form(build_loss(config.with_values(given).loss, classes, config.model.dim))
 
 
 def positivity(examples: Examples, loss: Loss, config: Config, seed: int = 0) -> Positivity:

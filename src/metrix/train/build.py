@@ -8,40 +8,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from metrix.core.catalog import (
-    NCA,
-    BinomialDeviance,
-    Contrastive,
-    LiftedStructure,
-    MultiSimilarity,
-    ProxyAnchor,
-    ProxyNCA,
-    ProxyNCAPlusPlus,
-)
-from metrix.core.loss import Loss
+from metrix.core.catalog import ProxyAnchor
 from metrix.core.objective import Metrix
+from metrix.core.step import Clean, Objective
 from metrix.errors import InvalidInput, one_of
 from metrix.model import Embedder
 from metrix.train.config import Config, LossChoice
+from metrix.train.registry import LOSSES
 
-LOSSES: dict[str, type[Loss]] = {
-    "contrastive": Contrastive,
-    "lifted-structure": LiftedStructure,
-    "binomial-deviance": BinomialDeviance,
-    "multi-similarity": MultiSimilarity,
-    "nca": NCA,
-    "proxy-anchor": ProxyAnchor,
-    "proxy-nca": ProxyNCA,
-    "proxy-nca++": ProxyNCAPlusPlus,
-}
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 
 
-def build_loss(choice: LossChoice, num_classes: int, dim: int) -> Loss:
+def build_loss(choice: LossChoice, num_classes: int, dim: int) -> nn.Module:
     """The loss by name, with the parameters that were given."""
     if choice.loss not in LOSSES:
         raise one_of("loss", choice.loss, LOSSES)
-    make = LOSSES[choice.loss]
+    make = LOSSES[choice.loss].make
     given = {k: v for k, v in choice.model_dump(exclude={"loss"}).items() if v is not None}
     accepted = set(inspect.signature(make).parameters)
     if make is ProxyAnchor and given.get("reduction") == "original":
@@ -55,22 +37,24 @@ def build_loss(choice: LossChoice, num_classes: int, dim: int) -> Loss:
     return make(**given)
 
 
-def build_objective(config: Config, loss: Loss, generator: torch.Generator) -> Metrix:
-    """The loss with its mixup; without mixup the strength is zero."""
+def build_objective(config: Config, loss: nn.Module, generator: torch.Generator) -> Objective:
+    """The loss with its mixup, or clean."""
     mixing = config.mixing
+    if not mixing.mixup:
+        return Clean(loss)
     return Metrix(
         loss,
-        mixup=mixing.mixup or ("embed",),
+        mixup=mixing.mixup,
         pairs=mixing.pairs,
-        strength=mixing.strength if mixing.mixup else 0.0,
+        strength=mixing.strength,
         alpha=mixing.alpha,
-        hard_negatives=mixing.hard_negatives if mixing.mixup else None,
+        hard_negatives=mixing.hard_negatives,
         lam_per=mixing.lam_per,
         generator=generator,
     )
 
 
-def build_optimizer(config: Config, embedder: Embedder, loss: Loss) -> torch.optim.AdamW:
+def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.AdamW:
     """AdamW with a group each for backbone, head and proxies; `base_lr` is what schedules start from."""
     train = config.train
     head_lr = train.head_lr or train.lr

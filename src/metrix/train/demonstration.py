@@ -21,8 +21,8 @@ from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.train.config import Config
-from metrix.train.folder import RunFolder, opened
-from metrix.train.loop import train
+from metrix.train.finishing import finished
+from metrix.train.folder import RunFolder
 from metrix.train.presets import preset
 from metrix.train.sources import Images, opened_data, training_part
 from metrix.train.watching import Watcher
@@ -127,23 +127,13 @@ def demonstrate(
             mixup = base.mixing.mixup if side == "metrix" else ()
             config = base.with_values({"seed": seed, "mixup": mixup})
             path = folder / f"{config.train.max_steps}-steps" / f"{side}-seed-{seed}"
-            found[side].append(_measures(_finished(config, path, watcher_of(side, seed))))
+            found[side].append(_measures(finished(config, path, watcher_of(side, seed))))
     contrasts = [Contrast(name, *(_values(found[side], name) for side in SIDES)) for name in MEASURES]
     return Demonstration(folder, base, seeds, tuple(contrasts))
 
 
 def _values(runs: Sequence[dict[str, float]], name: str) -> tuple[float, ...]:
     return tuple(run[name] for run in runs)
-
-
-def _finished(config: Config, path: Path, watcher: Watcher) -> RunFolder:
-    """The run of a configuration, finished: as it is there, continued, or trained."""
-    if not path.exists() or not any(path.iterdir()):
-        return train(config, path, watcher=watcher)
-    run = opened(path)
-    if run.config != config:
-        raise InvalidInput(f"{path} is a run with other settings: give another --output, or remove it")
-    return train(resume=path, watcher=watcher)
 
 
 def _measures(run: RunFolder) -> dict[str, float]:

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix.core.loss import Loss
-from metrix.core.objective import Metrix
+from metrix.core.step import Objective
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.train import checkpoint
@@ -31,7 +30,7 @@ SAVE_AFTER = 10.0  # seconds: epochs of a few steps would otherwise be spent on 
 class Trained(nn.Module):
     """Network and loss in one module: one forward call for a step, and proxies train with the rest."""
 
-    def __init__(self, network: nn.Module, objective: Metrix) -> None:
+    def __init__(self, network: nn.Module, objective: Objective) -> None:
         super().__init__()
         self.network, self.objective = network, objective
 
@@ -95,8 +94,7 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     draws = torch.Generator().manual_seed(settings.seed)
     objective = build_objective(config, loss, draws)
     source = source_for(config, embedder, dataset, part, watcher.preparing)
-    if config.mixing.mixup:
-        objective.explain(source.network)  # misfits of network and mixup are found before the first step
+    objective.explain(source.network)  # misfits of network and mixup are found before the first step
     trained, optimizer = fabric.setup(Trained(source.network, objective), build_optimizer(config, embedder, loss))
     average = Average(embedder, settings.ema) if settings.ema > 0 else None
 
@@ -242,7 +240,7 @@ def _measured(source: Images, name: str, trained: nn.Module, average: Average | 
 
 def _state(
     embedder: Embedder,
-    loss: Loss,
+    loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
@@ -261,7 +259,7 @@ def _state(
 def _restore(
     run: RunFolder,
     embedder: Embedder,
-    loss: Loss,
+    loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,

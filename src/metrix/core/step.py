@@ -1,0 +1,78 @@
+"""An objective is a loss and the way it is trained: one step, from a model and a batch to a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.loss import Loss
+from metrix.core.validation import at_least_float32, unit
+from metrix.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What one training step gives; `loss` is what to call backward on."""
+
+    loss: Tensor  # clean + w · mixed
+    clean: Tensor
+    mixed: Tensor
+    embeddings: Tensor  # (n, d)
+    mixup: str  # the mixup type of this step, or none
+    pairs: str  # the kind of mixing pairs of this step, or none
+    left_out_clean: int  # anchors for which the clean loss is undefined
+    left_out_mixed: int  # anchors without a mixing pair, or for which the mixed loss is undefined
+
+
+class Objective(nn.Module):
+    """Base of all that a loop can train: a loss with a mixing method, or without one."""
+
+    loss: nn.Module
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step of a model on a batch."""
+        raise NotImplementedError
+
+    def explain(self, model: Any = None) -> str:
+        """What is computed with this model; an error here says that model and objective do not fit."""
+        raise NotImplementedError
+
+
+class Clean(Objective):
+    """Any loss of embeddings and labels, without mixup.
+
+    The loss may be of the generic form or not: a module with `forward(embeddings, labels)`.
+
+    >>> out = Clean(losses.MultiSimilarity()).step(model, images, labels)
+    >>> out.loss.backward()
+    """
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(loss, nn.Module):
+            raise InvalidInput(f"loss={loss!r}: accepted is a module with forward(embeddings, labels)")
+        self.loss = loss
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The loss of embeddings (n, d), in at least float32."""
+        return self._clean(embeddings, labels)[0]
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
+        split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
+        embeddings = model.head(model.features(inputs)) if split else model(inputs)
+        clean, left_out = self._clean(embeddings, labels)
+        return StepOutput(clean, clean, torch.zeros_like(clean), embeddings, "none", "none", left_out, 0)
+
+    def explain(self, model: Any = None) -> str:
+        """There is nothing to explain about a clean loss."""
+        return f"no mixup: {type(self.loss).__name__} of the clean batch."
+
+    def _clean(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            if isinstance(self.loss, Loss):
+                return self.loss.clean(self.loss.sets(unit(embeddings), labels))
+            return self.loss(at_least_float32(embeddings), labels), 0
