@@ -136,7 +136,7 @@ def test_one_factor_for_each_pair_or_for_the_batch():
     x = torch.randn(12, 8)
     for lam_per in ("batch", "pair"):
         objective.lam_per = lam_per
-        from metrix.core import objective as module
+        from metrix.core import factors as module
 
         original = module.draw
 

@@ -2,8 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from metrix.core.validation import interpolation
+
+RowsOfFactors = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """λ of the ordered pairs of a step: given, or drawn for each pair or once for the batch."""
+
+    given: float | Tensor | None
+    alpha: float
+    per_pair: bool
+    generator: torch.Generator | None
+    like: Tensor  # device and dtype
+
+    def matrix(self, shape: tuple[int, int]) -> Tensor:
+        """λ of all pairs (left, right)."""
+        device, dtype = self.like.device, self.like.dtype
+        if self.given is not None:
+            return interpolation(torch.as_tensor(self.given, dtype=dtype, device=device), shape)
+        return draw(shape if self.per_pair else (), self.alpha, self.generator, device, dtype).expand(shape)
+
+    def rows(self, shape: tuple[int, int]) -> RowsOfFactors:
+        """The same for a matrix that is not held: a function from numbers of rows to these rows.
+
+        A row has a generator of its own, seeded from one draw of the passed generator and the number of the
+        row. So λ of a pair is the same whenever it is asked for, and all of them follow from that one draw.
+        """
+        if self.given is not None or not self.per_pair:
+            lam = self.matrix(shape)
+            return lambda rows: lam.index_select(0, rows)
+        seed, like = choose(2**32, self.generator), self.like
+        own = torch.Generator(_source(self.generator, like.device))
+
+        def drawn(rows: Tensor) -> Tensor:
+            out = like.new_empty(len(rows), shape[1])
+            for row, number in zip(out, rows.tolist(), strict=True):
+                own.manual_seed(_scrambled(seed + number))
+                row.copy_(draw((shape[1],), self.alpha, own, like.device, like.dtype))
+            return out
+
+        return drawn
 
 
 def draw(
@@ -17,8 +63,7 @@ def draw(
 
     α = 1 and α = 2, the paper's, invert the distribution function; any other α takes two gammas.
     """
-    at = torch.device("cpu") if generator is None and device.type != "cuda" else device
-    at = at if generator is None else generator.device
+    at = _source(generator, device)
     if alpha == 1.0:
         return torch.rand(shape, generator=generator, device=at, dtype=dtype).to(device)
     if alpha == 2.0:
@@ -38,3 +83,21 @@ def choose(count: int, generator: torch.Generator | None) -> int:
         return 0
     at = generator.device if generator is not None else torch.device("cpu")
     return int(torch.randint(count, (), generator=generator, device=at))
+
+
+def _source(generator: torch.Generator | None, device: torch.device) -> torch.device:
+    """Where random numbers come from."""
+    if generator is not None:
+        return generator.device
+    return device if device.type == "cuda" else torch.device("cpu")
+
+
+def _scrambled(number: int) -> int:
+    """One of the 2³² seeds that a CPU generator tells apart; a bijection, so no two rows share one.
+
+    Neighbouring numbers get seeds that have nothing in common (the last steps of the MurmurHash3).
+    """
+    x = number & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)

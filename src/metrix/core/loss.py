@@ -8,8 +8,6 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -26,28 +24,12 @@ from metrix.core.generic import (
     mean_over_anchors,
     weights,
 )
-from metrix.core.gram import gram
+from metrix.core.sets import Sets
+from metrix.core.stream import streamed
 from metrix.core.validation import class_labels, unit
 from metrix.errors import InvalidInput, MetrixWarning, ShapeError
 
 Role = Literal["examples", "proxies"]
-
-
-@dataclass(frozen=True)
-class Sets:
-    """Anchors a with their positives P(a) and negatives N(a) among the candidates of a batch."""
-
-    anchors: Tensor  # (anchors, d)  unit
-    candidates: Tensor  # (candidates, d)  unit
-    positive: Tensor  # (anchors, candidates)  bool: in P(a)
-    negative: Tensor  # (anchors, candidates)  bool: in N(a)
-
-    @cached_property
-    def similarity(self) -> Tensor:
-        """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
-        if self.anchors is self.candidates:
-            return gram(self.anchors)
-        return self.anchors @ self.candidates.T
 
 
 class Loss(nn.Module):
@@ -77,16 +59,24 @@ class Loss(nn.Module):
 
     def clean(self, sets: Sets) -> tuple[Tensor, int]:
         """The clean loss, and how many anchors were left out as undefined."""
-        S = sets.similarity
-        negative = sets.positive | sets.negative if self.row.include_positive else sets.negative
-        w = Weights(sets.positive.to(S.dtype), negative.to(S.dtype))
-        return self.conclude(self.reduce(self.row, S, w), len(S), sets.anchors, sets.candidates)
+
+        def totals(rows: Tensor | None, *tensors: Tensor) -> Totals:
+            part = sets.part(rows, *tensors)
+            S = part.similarity
+            negative = part.positive | part.negative if self.row.include_positive else part.negative
+            return self.reduce(self.row, S, Weights(part.positive.to(S.dtype), negative.to(S.dtype)))
+
+        found = streamed(totals, sets.blocks(), sets.tensors, self.learnable())
+        return self.conclude(found, len(sets.anchors), sets.anchors, sets.candidates)
+
+    def learnable(self) -> list[Tensor]:
+        """Learnable parts of the five functions (proxies enter through anchors or candidates)."""
+        return [p for name, p in self.named_parameters() if name != "proxies" and p.requires_grad]
 
     def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
         """Anchors, P(a) and N(a): here the examples of the batch, none of them its own positive."""
         labels = class_labels(labels, len(embeddings))
-        same = labels.unsqueeze(1) == labels.unsqueeze(0)
-        return Sets(embeddings, embeddings, same.clone().fill_diagonal_(False), ~same)
+        return Sets(embeddings, embeddings, labels, labels, torch.arange(len(labels), device=labels.device))
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
@@ -192,8 +182,7 @@ class ProxyAnchorLoss(ProxyLoss):
         """Every proxy is an anchor; its class's examples are positive, all others negative."""
         labels = self.labels(labels, embeddings)
         classes = torch.arange(len(self.proxies), device=labels.device)
-        positive = classes.unsqueeze(1) == labels.unsqueeze(0)
-        return Sets(self.unit_proxies().to(embeddings.dtype), embeddings, positive, ~positive)
+        return Sets(self.unit_proxies().to(embeddings.dtype), embeddings, classes, labels, None)
 
 
 class ProxyCandidateLoss(ProxyLoss):
@@ -205,5 +194,4 @@ class ProxyCandidateLoss(ProxyLoss):
         """Every example is an anchor; the proxy of its class is its positive, all others negative."""
         labels = self.labels(labels, embeddings)
         classes = torch.arange(len(self.proxies), device=labels.device)
-        positive = labels.unsqueeze(1) == classes.unsqueeze(0)
-        return Sets(embeddings, self.unit_proxies().to(embeddings.dtype), positive, ~positive)
+        return Sets(embeddings, self.unit_proxies().to(embeddings.dtype), labels, classes, None)

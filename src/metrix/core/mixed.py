@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights, weights
 from metrix.core.gram import gram, inverse_norms, mixed_similarity
-from metrix.core.loss import Loss, Sets
+from metrix.core.loss import Loss
 from metrix.core.pairs import MixingPairs, distinct, mixing_pairs
+from metrix.core.sets import Sets
 from metrix.core.stream import streamed
 from metrix.errors import InvalidInput
-
-DrawFactors = Callable[[tuple[int, int]], Tensor]
 
 # Similarities evaluated at a time. About twenty numbers live for each of them in forward and backward.
 BLOCK = 2**22
@@ -51,23 +51,23 @@ def mixed_loss(
     mixture: Mixture,
     sets: Sets,
     labels: Tensor,
-    draw: DrawFactors,
+    factors: Factors,
     kind: str,
     hardest: int | None = None,
 ) -> tuple[Tensor, int]:
     """eq. loss-mixed, averaged over anchors with a mixing pair, and how many anchors were left out.
 
-    `sets` are those of the clean batch, `draw` gives λ of a shape, `kind` is a kind of mixing pairs,
+    `sets` are those of the clean batch, `factors` are the λ, `kind` is a kind of mixing pairs,
     `hardest` the number of negatives of an anchor to mix with.
     """
     with torch.autocast(sets.anchors.device.type, enabled=False):
         if loss.candidate_role == "proxies":
-            return _mixed_anchors(loss, mixture, sets, labels, draw, kind, hardest)
-        return _mixed_candidates(loss, mixture, sets, draw, kind, hardest)
+            return _mixed_anchors(loss, mixture, sets, labels, factors, kind, hardest)
+        return _mixed_candidates(loss, mixture, sets, factors, kind, hardest)
 
 
 def _mixed_candidates(
-    loss: Loss, mixture: Mixture, sets: Sets, draw: DrawFactors, kind: str, hardest: int | None
+    loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: str, hardest: int | None
 ) -> tuple[Tensor, int]:
     """Examples as positives and negatives: the anchor is clean, V(a) is what it is compared with."""
     embeddings, anchors, n = sets.candidates, len(sets.anchors), len(sets.candidates)
@@ -80,7 +80,7 @@ def _mixed_candidates(
     blocks = list(mixing_pairs(kind, sets, hardest, similarity, BLOCK, per_anchor))
     if not blocks:
         return loss.conclude(_nothing(embeddings), anchors, embeddings)
-    lam = draw((anchors if kind == "anc-neg" else n, n))
+    lam = factors.matrix((anchors if kind == "anc-neg" else n, n))
     if isinstance(mixture, Interpolated):
         totals = _interpolated_totals(loss, mixture, sets, lam, blocks)
     else:
@@ -110,7 +110,7 @@ def _interpolated_totals(
         return _totals(loss, block, S, factors)
 
     tensors = [A, *([] if own is None else [own]), *norms]
-    return streamed(block_totals, blocks, tensors, _parameters(loss))
+    return streamed(block_totals, blocks, tensors, loss.learnable())
 
 
 def _embedded_totals(loss: Loss, mixture: Embedded, sets: Sets, lam: Tensor, blocks: list[MixingPairs]) -> Totals:
@@ -124,7 +124,7 @@ def _embedded_totals(loss: Loss, mixture: Embedded, sets: Sets, lam: Tensor, blo
         S = (anchors[block.rows] @ V.T).gather(1, which.flatten(1)).view(which.shape)
         return _totals(loss, block, S, block.of_pair(lam))
 
-    return streamed(block_totals, blocks, [sets.anchors, V], _parameters(loss))
+    return streamed(block_totals, blocks, [sets.anchors, V], loss.learnable())
 
 
 def _totals(loss: Loss, block: MixingPairs, S: Tensor, factors: Tensor) -> Totals:
@@ -138,7 +138,7 @@ def _mixed_anchors(
     mixture: Mixture,
     sets: Sets,
     labels: Tensor,
-    draw: DrawFactors,
+    factors: Factors,
     kind: str,
     hardest: int | None,
 ) -> tuple[Tensor, int]:
@@ -161,11 +161,11 @@ def _mixed_anchors(
     pairs = allowed.nonzero()  # (pairs, 2)
     if len(pairs) == 0:
         return loss.conclude(_nothing(embeddings), n, embeddings)
-    lam = draw((n, n))
+    lam = factors.matrix((n, n))
 
-    def totals(S: Tensor, i: Tensor, j: Tensor, factors: Tensor) -> Totals:
+    def totals(S: Tensor, i: Tensor, j: Tensor, shares: Tensor) -> Totals:
         Y = torch.zeros_like(S)
-        Y.scatter_(1, labels[i].unsqueeze(1), factors).scatter_(1, labels[j].unsqueeze(1), 1.0 - factors)
+        Y.scatter_(1, labels[i].unsqueeze(1), shares).scatter_(1, labels[j].unsqueeze(1), 1.0 - shares)
         neg = torch.ones_like(Y) if loss.row.include_positive else 1.0 - Y
         return loss.reduce(loss.row, S, Weights(Y, neg))
 
@@ -186,19 +186,14 @@ def _mixed_anchors(
 
     def interpolated(block: Tensor, B: Tensor, *norms: Tensor) -> Totals:
         i, j = pairs[block].unbind(1)
-        factors = lam[i, j].unsqueeze(1)
+        shares = lam[i, j].unsqueeze(1)
         norm = norms[0][i, j].unsqueeze(1) if norms else None
-        S = mixed_similarity(B.index_select(0, i), B.index_select(0, j), factors, norm)
-        return totals(S, i, j, factors)
+        S = mixed_similarity(B.index_select(0, i), B.index_select(0, j), shares, norm)
+        return totals(S, i, j, shares)
 
     B = sets.similarity if u is embeddings else u @ proxies.T  # (n, classes)
     found = streamed(interpolated, blocks, [B, *norms])
     return loss.conclude(found, len(pairs), embeddings)
-
-
-def _parameters(loss: Loss) -> list[Tensor]:
-    """Learnable parts of the five functions (proxies enter through the anchors)."""
-    return [p for name, p in loss.named_parameters() if name != "proxies" and p.requires_grad]
 
 
 def _nothing(like: Tensor) -> Totals:

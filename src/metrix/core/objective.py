@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix.core.factors import choose, draw
-from metrix.core.loss import Loss, Sets
+from metrix.core.factors import Factors, choose
+from metrix.core.loss import Loss
 from metrix.core.mixed import Mixture, mixed_loss
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.peers import generic_form
@@ -21,8 +21,9 @@ from metrix.core.plan import (
     mixture_of_inputs,
     path_for,
 )
+from metrix.core.sets import Sets
 from metrix.core.step import Objective, StepOutput
-from metrix.core.validation import interpolation, unit
+from metrix.core.validation import unit
 from metrix.errors import InvalidInput, one_of
 
 DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
@@ -174,15 +175,8 @@ class Metrix(Objective):
     def _mixed(
         self, mixture: Mixture, sets: Sets, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
     ) -> tuple[Tensor, int]:
-        x = sets.anchors
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
-
-        def factors(shape: tuple[int, int]) -> Tensor:
-            if lam is not None:
-                return interpolation(torch.as_tensor(lam, dtype=x.dtype, device=x.device), shape)
-            size = shape if self.lam_per == "pair" else ()
-            return draw(size, self.alpha, self.generator, x.device, x.dtype).expand(shape)
-
+        factors = Factors(lam, self.alpha, self.lam_per == "pair", self.generator, sets.anchors)
         return mixed_loss(self.loss, mixture, sets, labels, factors, kind, hardest)
 
     def _draw_pairs(self) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metrix.core.loss import Sets
+from metrix.core.sets import Sets
 
 PAIR_KINDS = ("pos-neg", "anc-neg", "pos-pos", "neg-neg")
 

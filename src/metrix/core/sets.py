@@ -1,0 +1,80 @@
+"""Anchors a, their positives P(a) and their negatives N(a): who is compared with whom.
+
+Both are known from labels, so a batch too large for matrices of all pairs has them formed for some
+anchors at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from metrix.core.gram import gram
+
+# Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
+HELD = 2**24
+# Numbers in a block of what is not held. About ten of them live for each in forward and backward.
+BLOCK = 2**22
+
+
+def is_held(rows: int, columns: int, like: Tensor) -> bool:
+    """Whether a matrix of this size is held in one piece."""
+    return rows * columns * like.element_size() <= HELD
+
+
+@dataclass(frozen=True)
+class Sets:
+    """eq. pos and neg: P(a) are the candidates of the class of anchor a but itself, N(a) all others."""
+
+    anchors: Tensor  # (anchors, d)  unit
+    candidates: Tensor  # (candidates, d)  unit
+    anchor_labels: Tensor  # (anchors,)
+    candidate_labels: Tensor  # (candidates,)
+    own: Tensor | None  # (anchors,)  which candidate is the anchor itself; None: no candidate is
+
+    @cached_property
+    def same(self) -> Tensor:
+        """(anchors, candidates)  bool: of one class."""
+        return self.anchor_labels.unsqueeze(1) == self.candidate_labels.unsqueeze(0)
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """(anchors, candidates)  bool: in P(a)."""
+        return self.same if self.own is None else self.same.scatter(1, self.own.unsqueeze(1), False)
+
+    @cached_property
+    def negative(self) -> Tensor:
+        """(anchors, candidates)  bool: in N(a)."""
+        return ~self.same
+
+    @cached_property
+    def similarity(self) -> Tensor:
+        """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
+        if self.anchors is self.candidates:
+            return gram(self.anchors)
+        return self.anchors @ self.candidates.T
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Anchors and candidates, once if they are the same."""
+        return [self.anchors] if self.anchors is self.candidates else [self.anchors, self.candidates]
+
+    def blocks(self) -> Sequence[Tensor | None]:
+        """Anchors in blocks, by number; None stands for all of them, where their matrix is held."""
+        anchors, candidates = len(self.anchors), len(self.candidates)
+        if is_held(anchors, candidates, self.anchors):
+            return [None]
+        numbers = torch.arange(anchors, device=self.anchors.device)
+        return torch.split(numbers, max(1, BLOCK // candidates))
+
+    def part(self, rows: Tensor | None, *tensors: Tensor) -> Sets:
+        """Some anchors with all candidates; `tensors` stand for those of the same name."""
+        if rows is None:
+            return self
+        anchors, candidates = tensors[0].index_select(0, rows), tensors[-1]
+        own = None if self.own is None else self.own[rows]
+        return Sets(anchors, candidates, self.anchor_labels[rows], self.candidate_labels, own)
