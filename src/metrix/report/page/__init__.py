@@ -1,0 +1,44 @@
+"""A page of results: one self-contained HTML file, the same in Markdown, and every figure and table as files.
+
+    page = Page("Two runs", [Section("Measures", [Text("On unseen classes."), Table(...), Figure(...)])])
+    page.write(Path("report.html"))   # report.html, report.md and report-files/
+
+Blocks are plain values; all text in them is shown as it is, whatever characters it has.
+"""
+
+from __future__ import annotations
+
+from metrix.report.page.blocks import (
+    Block,
+    Column,
+    Figure,
+    Gallery,
+    Hit,
+    Picture,
+    Query,
+    Side,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    Value,
+)
+from metrix.report.page.writing import Page, Section
+
+__all__ = [
+    "Block",
+    "Column",
+    "Figure",
+    "Gallery",
+    "Hit",
+    "Page",
+    "Picture",
+    "Query",
+    "Section",
+    "Side",
+    "Table",
+    "Text",
+    "Tile",
+    "Tiles",
+    "Value",
+]

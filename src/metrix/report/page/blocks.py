@@ -1,0 +1,250 @@
+"""What a page is made of: values without any markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+Rows: TypeAlias = Sequence[Sequence[object]]  # of a CSV file, its header first
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; a `note` stands apart, `missing` says what could not be shown and why."""
+
+    text: str
+    tone: Literal["plain", "note", "missing"] = "plain"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number of a table, with how sure it is.
+
+    >>> Value(45.29, std=0.312).text, Value(1.5, interval=(0.2, 2.75), sign=True, mark="*").text
+    ('45.29 ± 0.31', '+1.50 * (+0.20 to +2.75)')
+    """
+
+    value: float
+    std: float | None = None
+    interval: tuple[float, float] | None = None
+    digits: int = 2
+    sign: bool = False
+    mark: str = ""  # of a footnote, as *
+    below: str = ""  # a small second line, as the paper's number
+
+    @property
+    def number(self) -> str:
+        """The number alone, rounded as shown."""
+        return self._shown(self.value)
+
+    @property
+    def about(self) -> str:
+        """How sure it is: ± deviation, or an interval."""
+        if self.std is not None:
+            return f"± {self.std:.{self.digits}f}"
+        if self.interval is not None:
+            return f"({self._shown(self.interval[0])} to {self._shown(self.interval[1])})"
+        return ""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        return " ".join(part for part in (self.number, self.mark, self.about, self.below) if part)
+
+    def _shown(self, value: float) -> str:
+        return f"{value:{'+' if self.sign else ''},.{self.digits}f}"
+
+
+Cell: TypeAlias = Value | str | int | float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; columns with the same `group` get a common heading."""
+
+    name: str
+    group: str = ""
+    best: Literal["max", "min"] | None = None  # which of its values is shown as the best
+    text: bool = False  # words, to the left; numbers stand to the right
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. The first cell of a row is its name; a row that is only a string is a heading.
+
+    The best value of a column is marked among the rows between two headings, or in the whole table
+    (`best_within="table"`); a tie at the shown precision marks all.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell] | str]
+    caption: str = ""
+    footnotes: Sequence[str] = ()
+    name: str = "table"  # of its CSV file
+    best_within: Literal["group", "table"] = "group"
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if not isinstance(row, str) and len(row) != len(self.columns):
+                raise ValueError(f"a row of {len(row)} cells in a table of {len(self.columns)} columns: {row!r}")
+
+    @property
+    def best(self) -> set[tuple[int, int]]:
+        """(row, column) of each best value.
+
+        >>> Table([Column("run"), Column("R@1", best="max")], [["a", Value(1.0)], ["b", Value(2.0)]]).best
+        {(1, 1)}
+        """
+        found: set[tuple[int, int]] = set()
+        for column, about in enumerate(self.columns):
+            for rows in self._groups() if about.best else ():
+                values = {n: v for n in rows if isinstance(v := self.rows[n][column], Value) and not np.isnan(v.value)}
+                if len(values) > 1:
+                    choose = max if about.best == "max" else min
+                    first = choose(values.values(), key=lambda value: value.value).number
+                    found |= {(n, column) for n, value in values.items() if value.number == first}
+        return found
+
+    def _groups(self) -> list[list[int]]:
+        groups: list[list[int]] = [[]]
+        for n, row in enumerate(self.rows):
+            if not isinstance(row, str):
+                groups[-1].append(n)
+            elif self.best_within == "group":
+                groups.append([])
+        return groups
+
+    @property
+    def data(self) -> list[list[object]]:
+        """The table as rows of a CSV file, numbers in full; a deviation or interval has columns of its own."""
+        values = [[row[c] for row in self.rows if not isinstance(row, str)] for c in range(len(self.columns))]
+        header: list[object] = ["group"] if any(isinstance(row, str) for row in self.rows) else []
+        parts = [_parts_of(column) for column in values]
+        for about, names in zip(self.columns, parts, strict=True):
+            whole = " ".join(word for word in (about.group, about.name) if word)
+            header += [f"{whole} {name}".strip() for name in names]
+        lines, heading = [header], ""
+        for row in self.rows:
+            if isinstance(row, str):
+                heading = row
+                continue
+            line: list[object] = [heading] if header[0] == "group" else []
+            for cell, names in zip(row, parts, strict=True):
+                line += [_part(cell, name) for name in names]
+            lines.append(line)
+        return lines
+
+
+def _parts_of(cells: list[Any]) -> list[str]:
+    values = [cell for cell in cells if isinstance(cell, Value)]
+    names = [""]
+    names += ["std"] if any(value.std is not None for value in values) else []
+    names += ["low", "high"] if any(value.interval is not None for value in values) else []
+    return names
+
+
+def _part(cell: Cell, name: str) -> object:
+    if not isinstance(cell, Value):
+        return ("" if cell is None else cell) if name == "" else ""
+    low, high = cell.interval or (None, None)
+    found = {"": cell.value, "std": cell.std, "low": low, "high": high}[name]
+    return "" if found is None else found
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A drawing of matplotlib; `alt` says in words what it shows, `data` are the numbers behind it."""
+
+    drawing: Drawing
+    alt: str
+    caption: str = ""
+    name: str = "figure"  # of its files
+    data: Rows | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A small image with the name of its class."""
+
+    pixels: NDArray[np.uint8]  # (height, width) or (height, width, 3)
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A picture that a search found, and whether it is of the query's class."""
+
+    picture: Picture
+    right: bool
+    similarity: float
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A picture searched with, and what each searcher found, nearest first."""
+
+    picture: Picture
+    found: Mapping[str, Sequence[Hit]]
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Queries with what was found, framed and ticked where it is right."""
+
+    queries: Sequence[Query]
+    caption: str = ""
+    name: str = "gallery"  # of its files
+
+    @property
+    def data(self) -> Rows:
+        """A line for each found picture."""
+        lines: list[list[object]] = [["query", "query class", "searcher", "rank", "class", "right", "similarity"]]
+        for n, query in enumerate(self.queries, 1):
+            for searcher, hits in query.found.items():
+                for rank, hit in enumerate(hits, 1):
+                    right = "yes" if hit.right else "no"
+                    found = [hit.picture.label, right, round(hit.similarity, 6)]
+                    lines.append([n, query.picture.label, searcher, rank, *found])
+        return lines
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number to see first."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A few numbers to see first."""
+
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Blocks side by side where the page is wide enough, below each other where it is not."""
+
+    blocks: Sequence[Block] = field(default=())
+
+
+Block: TypeAlias = Text | Table | Figure | Gallery | Tiles | Side
+
+
+def each(blocks: Sequence[Block]) -> Iterator[Block]:
+    """All blocks, also those that stand side by side."""
+    for block in blocks:
+        if isinstance(block, Side):
+            yield from each(block.blocks)
+        else:
+            yield block

@@ -1,0 +1,61 @@
+"""Text from anywhere (class names, paths) as it is, in HTML, Markdown, file names and figures."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+
+def clean(text: object) -> str:
+    """Text that can be written as UTF-8 and is allowed in HTML: other characters become �.
+
+    >>> clean("a\\x00b\\udcffc")
+    'a�b�c'
+    """
+    return "".join(
+        "�" if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c
+        for c in str(text).replace("\r\n", "\n")
+    )
+
+
+def in_html(text: object) -> str:
+    """Text for HTML, also within quotes.
+
+    >>> in_html('<b> & "c"')
+    '&lt;b&gt; &amp; &quot;c&quot;'
+    """
+    return html.escape(clean(text), quote=True)
+
+
+def in_markdown(text: object) -> str:
+    """Text for Markdown, on one line, also within a table.
+
+    >>> in_markdown("a_b|c <i>")
+    'a\\\\_b\\\\|c &lt;i&gt;'
+    """
+    line = " ".join(clean(text).split())
+    line = re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", line).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = re.sub(r"(?i)\b(https?:|www\.)", lambda found: found.group()[:-1] + f"&#{ord(found.group()[-1])};", line)
+    return re.sub(r"^(\d+)([.)])(?= |$)|^([-+=])", lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", line)
+
+
+def in_figure(text: object, longest: int = 40) -> str:
+    """Text for matplotlib, on one line, not too long; a leading _ would keep it out of a legend.
+
+    >>> in_figure("_a long name", longest=8)
+    ' _a long…'
+    """
+    line = " ".join(clean(text).split())
+    line = line if len(line) <= longest else f"{line[: longest - 1]}…"
+    return " " + line if line.startswith("_") else line
+
+
+def slug(text: object) -> str:
+    """A name for a file or an anchor.
+
+    >>> slug("Recall@1, per class"), slug("日本")
+    ('recall-1-per-class', 'part')
+    """
+    plain = unicodedata.normalize("NFKD", clean(text)).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-") or "part"

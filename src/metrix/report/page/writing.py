@@ -1,0 +1,117 @@
+"""A page and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metrix.errors import InvalidInput
+from metrix.report.page import html, markdown
+from metrix.report.page.blocks import Block, Figure, Gallery, Table, each
+from metrix.report.page.characters import slug
+from metrix.report.page.drawing import png, standalone_svg
+from metrix.report.page.pictures import gallery_drawing
+from metrix.report.page.separated import separated
+from metrix.train.embedding import write_or_explain
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is under it."""
+
+    heading: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A title and sections, with a table of contents."""
+
+    title: str
+    sections: Sequence[Section]
+    about: str = ""  # paragraphs under the title
+    footer: str = ""
+
+    def html(self) -> str:
+        """The page as one file that needs no other and no network."""
+        anchors = _distinct([slug(section.heading) for section in self.sections])
+        parts = [(a, s.heading, s.blocks) for a, s in zip(anchors, self.sections, strict=True)]
+        return html.document(self.title, self.about, parts, self.footer)
+
+    def markdown(self, folder: str) -> str:
+        """The same in Markdown; its figures and tables are the `files` in `folder`."""
+        places = {key: f"{folder}/{name}" for key, name in self._names().items()}
+        parts = [(section.heading, section.blocks) for section in self.sections]
+        return markdown.document(self.title, self.about, parts, self.footer, places)
+
+    def files(self) -> dict[str, bytes]:
+        """Each figure as SVG, PNG and CSV, each gallery as PNG and CSV, each table as CSV."""
+        found: dict[str, bytes] = {}
+        names = self._names()
+        for block in self._blocks():
+            if not isinstance(block, Figure | Gallery | Table):
+                continue
+            name = names[id(block)]
+            if isinstance(block, Figure):
+                found[f"{name}.svg"] = standalone_svg(block.drawing).encode()
+                found[f"{name}.png"] = png(block.drawing)
+            elif isinstance(block, Gallery):
+                found[f"{name}.png"] = png(gallery_drawing(block))
+            if block.data:
+                found[f"{name}.csv"] = separated(block.data).encode()
+        return found
+
+    def write(self, path: Path, folder: Path | None = None) -> list[Path]:
+        """Write PATH (.html), the Markdown beside it and the files in `folder`; each whole or not at all.
+
+        The folder is NAME-files beside the page by default.
+        """
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise InvalidInput(f"{path}: accepted is a name that ends in .html")
+        folder = folder or path.with_name(f"{path.stem}-files")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"the folder {folder} cannot be made: {error.strerror}; choose another place") from error
+        contents = {folder / name: content for name, content in self.files().items()}
+        contents[path.with_suffix(".md")] = self.markdown(_seen_from(path.parent, folder)).encode()
+        contents[path] = self.html().encode()  # last: where it is, the rest is too
+        for place, content in contents.items():
+            write_or_explain(place, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+        return [path, path.with_suffix(".md"), folder]
+
+    def _blocks(self) -> list[Block]:
+        return [block for section in self.sections for block in each(section.blocks)]
+
+    def _names(self) -> dict[int, str]:
+        """A file name for each block that has files."""
+        blocks = {id(block): block for block in self._blocks() if isinstance(block, Figure | Gallery | Table)}
+        return dict(zip(blocks, _distinct([slug(block.name) for block in blocks.values()]), strict=True))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names made different by numbers.
+
+    >>> _distinct(["a", "b", "a"])
+    ['a', 'b', 'a-2']
+    """
+    given: list[str] = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in given:
+            number += 1
+            candidate = f"{name}-{number}"
+        given.append(candidate)
+    return given
+
+
+def _seen_from(here: Path, folder: Path) -> str:
+    """The way to a folder, with forward slashes; whole if there is no relative one."""
+    import os
+
+    try:
+        return Path(os.path.relpath(folder, here)).as_posix()
+    except ValueError:  # another drive on Windows
+        return folder.resolve().as_posix()
