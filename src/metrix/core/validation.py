@@ -33,8 +33,8 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def class_labels(labels: Tensor, n: int, num_classes: int | None = None) -> Tensor:
-    """Labels (n,), whole numbers, and below the number of proxies where there are any."""
+def class_labels(labels: Tensor, n: int, num_classes: int | None = None, of: str = "proxies") -> Tensor:
+    """Labels (n,), whole numbers, and below the number of proxies, or what else each class has, if there are any."""
     if not isinstance(labels, Tensor) or labels.ndim != 1 or len(labels) != n:
         given = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
         raise ShapeError(f"labels of shape {given} for {n} embeddings: accepted is a tensor of shape ({n},)")
@@ -44,7 +44,7 @@ def class_labels(labels: Tensor, n: int, num_classes: int | None = None) -> Tens
         low, high = (int(edge) for edge in labels.aminmax())
         if low < 0 or high >= num_classes:
             raise LabelError(
-                f"labels from {low} to {high} for {num_classes} proxies: accepted are 0 to "
+                f"labels from {low} to {high} for {num_classes} {of}: accepted are 0 to "
                 f"{num_classes - 1}; set num_classes, or number the classes from 0"
             )
     return labels

@@ -1,0 +1,18 @@
+"""Losses outside of the generic form, each with the sampling or mining of its authors.
+
+loss         terms                                            over
+Triplet      [D_ap - D_an + m]₊                               triplets with a semi-hard negative
+Margin       [D_ap - β + m]₊, [β - D_an + m]₊                 positive pairs, and as many negatives drawn by distance
+EPSHN        -log softmax([s_p, s_n]/T)₀                      anchors: easiest positive, hardest negative below it
+SoftTriple   -log softmax(λ(S - δ 1_y))_y, S of K centres     examples
+
+D is the Euclidean distance and s the cosine of unit embeddings. A mixed example has no place in these
+losses, so `Metrix` does not take them; each says why in `not_generic`.
+"""
+
+from metrix.core.baselines.epshn import EPSHN
+from metrix.core.baselines.margin import Margin
+from metrix.core.baselines.soft_triple import SoftTriple
+from metrix.core.baselines.triplet import Triplet
+
+__all__ = ["EPSHN", "Margin", "SoftTriple", "Triplet"]

@@ -1,0 +1,87 @@
+"""What the baselines share: a batch's pairs and distances, and what happens when nothing can be trained on."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.gram import gram
+from metrix.core.validation import class_labels, unit
+from metrix.errors import InvalidInput, MetrixWarning
+
+
+class Baseline(nn.Module):
+    """Base of the losses here; `forward(embeddings, labels)` is the loss of a batch."""
+
+    not_generic: str  # why it has no form for mixed examples
+    needs = "a positive and a negative"  # what makes an anchor usable
+    _shown: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._warned = False
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+        """The loss; embeddings (n, d) need not be normalised."""
+        if indices_tuple is not None:
+            raise InvalidInput("indices_tuple was given: these losses bring their own mining, so leave the miner out")
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = unit(embeddings)
+            value, usable = self.of_unit(x, self.labels(labels, x))
+            if not bool(usable):
+                self._warn(len(x))
+                value = sum((t.sum() * 0.0 for t in (x, *self.parameters())), value * 0.0)
+            return value
+
+    def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of unit embeddings, and how many of its terms the batch has, zero or not."""
+        raise NotImplementedError
+
+    def labels(self, labels: Tensor, x: Tensor) -> Tensor:
+        """Labels checked."""
+        return class_labels(labels, len(x))
+
+    def extra_repr(self) -> str:
+        """The public parameters."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
+
+    def _warn(self, anchors: int) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(self).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; "
+                f"an anchor needs {self.needs}: put several examples of several classes in a batch (this is said once)",
+                MetrixWarning,
+                stacklevel=3,
+            )
+
+
+class Pairs(NamedTuple):
+    """Positive and negative pairs of a batch: (n, n), bool."""
+
+    positive: Tensor
+    negative: Tensor
+
+    @property
+    def usable(self) -> Tensor:
+        """How many anchors have both a positive and a negative."""
+        return (self.positive.any(1) & self.negative.any(1)).sum()
+
+
+def pairs_of(labels: Tensor) -> Pairs:
+    """Who is positive and who is negative to whom; nobody is positive to itself."""
+    same = labels.unsqueeze(1) == labels.unsqueeze(0)
+    return Pairs(same.clone().fill_diagonal_(False), ~same)
+
+
+def distances(x: Tensor) -> Tensor:
+    """Euclidean distances (n, n) of unit vectors: √(2 - 2s).
+
+    The root has no derivative at zero: equal vectors are at distance 0 with gradient 0.
+    """
+    squared = 2.0 - 2.0 * gram(x)
+    apart = squared > 8.0 * torch.finfo(x.dtype).eps
+    return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0)

@@ -1,0 +1,93 @@
+"""Margin loss with distance-weighted sampling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
+from metrix.core.catalog import positive
+from metrix.core.validation import at_least_float32, class_labels
+from metrix.errors import InvalidInput
+
+
+class Margin(Baseline):
+    """Margin loss with distance-weighted sampling and a learnable boundary β.
+
+    (Σ [D_ap - β + m]₊ + Σ [β - D_an + m]₊) / the number of terms that are not zero. Every ordered positive
+    pair counts once; an anchor draws as many negatives as it has positives, with replacement, with the
+    weights of `distance_weights`. An anchor whose negatives are all farther than `farthest` draws none,
+    and its positive pairs still count. With `num_classes` every class has a β of its own (the anchor's
+    class decides), else there is one. `generator` is the torch.Generator of the draws.
+    """
+
+    not_generic = (
+        "its negatives are drawn by their distance and its boundary β is that of the anchor's class, neither of "
+        "which a mixed example has; losses.Contrastive is the nearest relative that can be"
+    )
+    needs = "a positive"
+    _shown = ("margin", "nearest", "farthest")
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        num_classes: int | None = None,
+        nearest: float = 0.5,
+        farthest: float = 1.4,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if num_classes is not None and num_classes < 1:
+            raise InvalidInput(f"num_classes={num_classes}: accepted is a whole number from 1, or None for one β")
+        if not 0 < nearest < farthest <= 2:
+            raise InvalidInput(f"nearest={nearest}, farthest={farthest}: accepted is 0 < nearest < farthest <= 2")
+        self.margin, self.nearest, self.farthest = positive("margin", margin), nearest, farthest
+        self.generator = generator
+        self.beta = nn.Parameter(torch.full((num_classes or 1,), positive("beta", beta)))
+
+    def labels(self, labels: Tensor, x: Tensor) -> Tensor:
+        """Labels checked against the classes that have a β."""
+        return class_labels(labels, len(x), len(self.beta) if len(self.beta) > 1 else None, "classes with a β")
+
+    def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sums, over the number of terms that are not zero."""
+        pairs, D = pairs_of(labels), distances(x)
+        beta = at_least_float32(self.beta).to(D.dtype)
+        beta = (beta[labels] if len(beta) > 1 else beta).unsqueeze(1)  # (n, 1) or (1, 1)
+        times = self.draws(D.detach(), pairs, x.shape[1])
+        pos = torch.relu(D - beta + self.margin) * pairs.positive
+        neg = torch.relu(beta - D + self.margin) * times
+        nonzero = (pos > 0).sum() + times[neg > 0].sum()
+        return (pos.sum() + neg.sum()) / nonzero.clamp_min(1), pairs.positive.any(1).sum()
+
+    def draws(self, D: Tensor, pairs: Pairs, dim: int) -> Tensor:
+        """How many times each negative was drawn for each anchor: (n, n), int64."""
+        weights = distance_weights(D, pairs.negative, dim, self.nearest, self.farthest)
+        wanted = pairs.positive.sum(1)
+        times = torch.zeros_like(pairs.negative, dtype=torch.int64)
+        rows = ((weights.sum(1) > 0) & (wanted > 0)).nonzero().squeeze(1)
+        if len(rows) == 0:
+            return times
+        most = int(wanted[rows].max())
+        at = weights.device if self.generator is None else self.generator.device
+        drawn = torch.multinomial(weights[rows].to(at), most, replacement=True, generator=self.generator)
+        counted = torch.arange(most, device=D.device) < wanted[rows].unsqueeze(1)
+        chosen = torch.zeros(len(rows), len(D), dtype=torch.int64, device=D.device)
+        times[rows] = chosen.scatter_add_(1, drawn.to(D.device), counted.to(torch.int64))
+        return times
+
+
+def distance_weights(D: Tensor, negative: Tensor, dim: int, nearest: float, farthest: float) -> Tensor:
+    """The probability of each negative to be drawn for each anchor: (n, n); a row without any is zero.
+
+    In inverse proportion to how many vectors of a sphere in `dim` dimensions are at that distance, so
+    that all distances are drawn alike: log w = (2 - d) log D - (d - 3)/2 log(1 - D²/4), with D at least
+    `nearest` (nearer ones would make for noisy gradients), and 0 from `farthest` on (no loss is left there).
+    """
+    D = D.clamp_min(nearest)
+    thinness = (1.0 - D.square() / 4.0).clamp_min(torch.finfo(D.dtype).eps)
+    log_weights = (2.0 - dim) * D.log() - 0.5 * (dim - 3.0) * thinness.log()
+    drawable = negative & (farthest > D)
+    weights = torch.softmax(log_weights.masked_fill(~drawable, -torch.inf), dim=1)
+    return torch.where(drawable, weights, 0.0)  # softmax of a row without any is NaN

@@ -1,0 +1,80 @@
+"""SoftTriple: several centres for each class."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from metrix.core.baselines.base import Baseline
+from metrix.core.catalog import positive
+from metrix.core.validation import class_labels, unit
+from metrix.errors import InvalidInput, ShapeError
+
+
+class SoftTriple(Baseline):
+    """SoftTriple: cross entropy over classes that have K centres each.
+
+    S_c = Σ_k softmax_k(s_ck/γ) s_ck is the similarity to class c, the loss is
+    -log softmax(λ(S - δ 1_y))_y + τ Σ_c Σ_{j<k} √(2 + 1e-5 - 2 w_cj·w_ck) / (C K (K - 1)), whose second
+    part draws centres of a class that are not needed together. `la` is λ, `margin` is δ, `centers` is K.
+    """
+
+    not_generic = (
+        "each class has several centres in a softmax of their own, so it is no sum over positives plus a sum over "
+        "negatives; losses.ProxyNCAPlusPlus, which has one for each class, can be"
+    )
+    needs = "a label"
+    _shown = ("la", "gamma", "tau", "margin")
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        centers: int = 10,
+        la: float = 20.0,
+        gamma: float = 0.1,
+        tau: float = 0.2,
+        margin: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if num_classes < 1 or dim < 1 or centers < 1:
+            raise InvalidInput(
+                f"num_classes={num_classes}, dim={dim}, centers={centers}: accepted are whole numbers from 1"
+            )
+        if not tau >= 0:
+            raise InvalidInput(f"tau={tau}: accepted is a number from 0")
+        self.la, self.gamma, self.tau, self.margin = positive("la", la), positive("gamma", gamma), tau, margin
+        bound = 1.0 / math.sqrt(num_classes * centers)  # as the authors draw them
+        self.centers = nn.Parameter(torch.empty(num_classes, centers, dim).uniform_(-bound, bound))
+
+    def labels(self, labels: Tensor, x: Tensor) -> Tensor:
+        """Labels checked against the classes that have centres."""
+        dim = self.centers.shape[2]
+        if x.shape[1] != dim:
+            raise ShapeError(
+                f"embeddings of dimension {x.shape[1]} for centres of dimension {dim}: give the loss dim={x.shape[1]}"
+            )
+        return class_labels(labels, len(x), len(self.centers), "classes with centres")
+
+    def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross entropy and the regulariser."""
+        classes, k, dim = self.centers.shape
+        w = unit(self.centers.reshape(classes * k, dim)).to(x.dtype)
+        s = (x @ w.T).view(len(x), classes, k)  # similarity to every centre
+        S = (torch.softmax(s / self.gamma, dim=2) * s).sum(2)  # to every class
+        at_own = F.one_hot(labels.long(), classes).to(S.dtype)
+        loss = F.cross_entropy(self.la * (S - self.margin * at_own), labels.long())
+        if self.tau > 0 and k > 1:
+            loss = loss + self.tau * self.spread(w.view(classes, k, dim))
+        return loss, torch.ones((), device=x.device)
+
+    def spread(self, w: Tensor) -> Tensor:
+        """Half the mean distance between two centres of one class, from unit centres (classes, K, d)."""
+        classes, k, _ = w.shape
+        j, i = torch.triu_indices(k, k, offset=1, device=w.device)
+        products = (w @ w.transpose(1, 2))[:, j, i]
+        # 1e-5 is the authors': the root has no derivative where two centres have met
+        return (2.0 + 1e-5 - 2.0 * products).sqrt().sum() / (classes * k * (k - 1))
