@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from metrix import data, evaluate, losses
     from metrix.core.head import PoolLinear
     from metrix.core.objective import Metrix
+    from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
     from metrix.core.split import split
     from metrix.core.step import Clean, Objective, StepOutput
     from metrix.errors import MetrixError, MetrixWarning
@@ -23,11 +24,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Clean",
     "Embedder",
+    "IMix",
     "Metrix",
     "MetrixError",
     "MetrixWarning",
+    "MoCHi",
     "Objective",
     "PoolLinear",
+    "ProxySynthesis",
     "StepOutput",
     "data",
     "evaluate",
@@ -39,11 +43,14 @@ __all__ = [
 _HOMES = {
     "Clean": "metrix.core.step",
     "Embedder": "metrix.model",
+    "IMix": "metrix.core.rivals",
     "Metrix": "metrix.core.objective",
     "MetrixError": "metrix.errors",
     "MetrixWarning": "metrix.errors",
+    "MoCHi": "metrix.core.rivals",
     "Objective": "metrix.core.step",
     "PoolLinear": "metrix.core.head",
+    "ProxySynthesis": "metrix.core.rivals",
     "StepOutput": "metrix.core.step",
     "split": "metrix.core.split",
 }

@@ -23,8 +23,8 @@ class Factors:
     generator: torch.Generator | None
     like: Tensor  # device and dtype
 
-    def matrix(self, shape: tuple[int, int]) -> Tensor:
-        """λ of all pairs (left, right)."""
+    def matrix(self, shape: tuple[int, ...]) -> Tensor:
+        """λ of all pairs, (left, right) or listed."""
         device, dtype = self.like.device, self.like.dtype
         if self.given is not None:
             return interpolation(torch.as_tensor(self.given, dtype=dtype, device=device), shape)

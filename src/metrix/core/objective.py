@@ -16,6 +16,7 @@ from metrix.core.peers import generic_form
 from metrix.core.plan import (
     MIXUP_TYPES,
     check_model,
+    mixture,
     mixture_of_embeddings,
     mixture_of_features,
     mixture_of_inputs,
@@ -95,8 +96,8 @@ class Metrix(Objective):
             clean, _ = self.loss.clean(sets)
             if self.strength == 0:
                 return clean
-            mixture = mixture_of_embeddings(x, self.renormalise)
-            mixed, _ = self._mixed(mixture, sets, labels, "embed", self._draw_pairs(), None)
+            of = mixture_of_embeddings(x, self.renormalise)
+            mixed, _ = self._mixed(of, sets, labels, "embed", self._draw_pairs(), None)
             return clean + self.strength * mixed
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
@@ -112,13 +113,8 @@ class Metrix(Objective):
             clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
-            if mixup == "input":
-                mixture = mixture_of_inputs(model, inputs, self.memory_budget)
-            elif mixup == "feature":
-                mixture = mixture_of_features(model, features, self.memory_budget)
-            else:
-                mixture = mixture_of_embeddings(x, self.renormalise)
-            mixed, left_out_mixed = self._mixed(mixture, sets, labels, mixup, kind, None)
+            of = mixture(mixup, model, inputs, features, x, self.renormalise, self.memory_budget)
+            mixed, left_out_mixed = self._mixed(of, sets, labels, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
@@ -127,8 +123,8 @@ class Metrix(Objective):
     ) -> Tensor:
         """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it."""
         x = unit(embeddings)
-        mixture = mixture_of_embeddings(x, self.renormalise)
-        return self._mixed(mixture, self.loss.sets(x, labels), labels, "embed", self._given(pairs), lam)[0]
+        of = mixture_of_embeddings(x, self.renormalise)
+        return self._mixed(of, self.loss.sets(x, labels), labels, "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,
@@ -141,8 +137,8 @@ class Metrix(Objective):
         """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
         check_model(model)
         x = unit(model.head(features))
-        mixture = mixture_of_features(model, features, self.memory_budget)
-        return self._mixed(mixture, self.loss.sets(x, labels), labels, "feature", self._given(pairs), lam)[0]
+        of = mixture_of_features(model, features, self.memory_budget)
+        return self._mixed(of, self.loss.sets(x, labels), labels, "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
         self,
@@ -155,8 +151,8 @@ class Metrix(Objective):
         """eq. loss-mixed with input mixup."""
         check_model(model)
         x = unit(model.head(model.features(inputs)))
-        mixture = mixture_of_inputs(model, inputs, self.memory_budget)
-        return self._mixed(mixture, self.loss.sets(x, labels), labels, "input", self._given(pairs), lam)[0]
+        of = mixture_of_inputs(model, inputs, self.memory_budget)
+        return self._mixed(of, self.loss.sets(x, labels), labels, "input", self._given(pairs), lam)[0]
 
     def explain(self, model: Any = None) -> str:
         """Which way the mixed examples of each mixup type are computed with this model, and why."""
@@ -173,11 +169,11 @@ class Metrix(Objective):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def _mixed(
-        self, mixture: Mixture, sets: Sets, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
+        self, of: Mixture, sets: Sets, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
     ) -> tuple[Tensor, int]:
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         factors = Factors(lam, self.alpha, self.lam_per == "pair", self.generator, sets.anchors)
-        return mixed_loss(self.loss, mixture, sets, labels, factors, kind, hardest)
+        return mixed_loss(self.loss, of, sets, labels, factors, kind, hardest)
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]

@@ -60,6 +60,17 @@ def check_model(model: Any) -> None:
         )
 
 
+def mixture(
+    mixup: str, model: Any, inputs: Tensor, features: Tensor, embeddings: Tensor, renormalise: bool, budget: int
+) -> Mixture:
+    """eq. mix-embed of a mixup type, from what a step has: inputs, their features and their unit embeddings."""
+    if mixup == "input":
+        return mixture_of_inputs(model, inputs, budget)
+    if mixup == "feature":
+        return mixture_of_features(model, features, budget)
+    return mixture_of_embeddings(embeddings, renormalise)
+
+
 def mixture_of_embeddings(embeddings: Tensor, renormalise: bool) -> Mixture:
     """eq. mix-embed, embedding mixup: mix_λ(f(x), f(x'))."""
     return Interpolated(embeddings, normalise=renormalise)

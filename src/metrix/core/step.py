@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,42 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-class Clean(Objective):
+class Parts(NamedTuple):
+    """What an objective gives for embeddings alone."""
+
+    loss: Tensor  # what to call backward on
+    clean: Tensor
+    left_out: int  # anchors for which the loss is undefined
+
+
+class EmbeddingObjective(Objective):
+    """Base of objectives that need nothing of a model but its embeddings."""
+
+    mixup = "embed"
+    kinds = "none"  # of mixing pairs
+
+    def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
+        """The loss of embeddings (n, d), which need not be normalised; autocast is off."""
+        raise NotImplementedError
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+        """The loss of embeddings (n, d), which need not be normalised: where a PML loss stood."""
+        if indices_tuple is not None:
+            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.parts(embeddings, labels).loss
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
+        split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
+        embeddings = model.head(model.features(inputs)) if split else model(inputs)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            loss, clean, left_out = self.parts(embeddings, labels)
+        mixed = loss.detach() - clean.detach()
+        return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, left_out, 0)
+
+
+class Clean(EmbeddingObjective):
     """Any loss of embeddings and labels, without mixup.
 
     The loss may be of the generic form or not: a module with `forward(embeddings, labels)`.
@@ -50,29 +85,22 @@ class Clean(Objective):
     >>> out.loss.backward()
     """
 
+    mixup = "none"
+
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
         if not isinstance(loss, nn.Module):
             raise InvalidInput(f"loss={loss!r}: accepted is a module with forward(embeddings, labels)")
         self.loss = loss
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The loss of embeddings (n, d), in at least float32."""
-        return self._clean(embeddings, labels)[0]
-
-    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
-        split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
-        embeddings = model.head(model.features(inputs)) if split else model(inputs)
-        clean, left_out = self._clean(embeddings, labels)
-        return StepOutput(clean, clean, torch.zeros_like(clean), embeddings, "none", "none", left_out, 0)
+    def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
+        """The loss itself."""
+        if isinstance(self.loss, Loss):
+            value, left_out = self.loss.clean(self.loss.sets(unit(embeddings), labels))
+        else:
+            value, left_out = self.loss(at_least_float32(embeddings), labels), 0
+        return Parts(value, value, left_out)
 
     def explain(self, model: Any = None) -> str:
         """There is nothing to explain about a clean loss."""
         return f"no mixup: {type(self.loss).__name__} of the clean batch."
-
-    def _clean(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        with torch.autocast(embeddings.device.type, enabled=False):
-            if isinstance(self.loss, Loss):
-                return self.loss.clean(self.loss.sets(unit(embeddings), labels))
-            return self.loss(at_least_float32(embeddings), labels), 0

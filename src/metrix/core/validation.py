@@ -50,8 +50,8 @@ def class_labels(labels: Tensor, n: int, num_classes: int | None = None, of: str
     return labels
 
 
-def interpolation(lam: Tensor, shape: tuple[int, int]) -> Tensor:
-    """λ as a (left, right) tensor with values in [0, 1], from a number or a tensor of that shape."""
+def interpolation(lam: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """λ as a tensor of a shape, such as (left, right), with values in [0, 1]; from a number or such a tensor."""
     if lam.ndim != 0 and tuple(lam.shape) != shape:
         raise ShapeError(f"lam of shape {tuple(lam.shape)}: accepted is one number or a tensor of shape {shape}")
     if not bool(((lam >= 0) & (lam <= 1)).all()):

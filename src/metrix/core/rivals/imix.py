@@ -1,0 +1,172 @@
+"""i-Mix (Lee et al., ICLR 2021), for metric learning as in the paper's comparison.
+
+An anchor x_i is mixed with a negative x_j, and the mixed one, v, is the anchor of the whole clean batch:
+
+    v = f(λ x_i + (1-λ) x_j)     λ ~ Beta(α, α), λ ← max(λ, 1-λ)
+
+Every example is a class of its own, so v has the label λ for x_i, 1-λ for x_j and 0 for any other x. In the
+published form the loss of v is λ CE(s/T, i) + (1-λ) CE(s/T, j) over the similarities s(v, x); in the paper's
+comparison it is the generic loss with those labels: contrastive.
+
+The method knows no classes and takes the classmates of x_i and x_j for negatives. Here classes are known, so
+classmates are left out, or share the label of their class. Without classmates both are the published form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.generic import Totals, weights
+from metrix.core.loss import Loss
+from metrix.core.mixed import Interpolated, Mixture
+from metrix.core.plan import MIXUP_TYPES, check_model, mixture, path_for
+from metrix.core.rivals.fitting import Drawing, pair_loss, partners
+from metrix.core.sets import BLOCK, Sets, is_held
+from metrix.core.step import Objective, StepOutput
+from metrix.core.stream import streamed
+from metrix.core.validation import unit
+from metrix.errors import InvalidInput, one_of
+
+TARGETS = ("instances", "classes")
+
+
+class IMix(Objective):
+    """i-Mix: mixed anchors against a clean batch, labels interpolated over instances.
+
+    loss           a loss of pairs; the paper's comparison has Contrastive
+    mixup          "input", the published one, "feature" or "embed"
+    strength       weight of the mixed loss beside the clean one
+    alpha          λ ~ Beta(alpha, alpha), then the larger of λ and 1-λ
+    lam_per        "pair": one λ for each anchor; "batch": one for each step
+    targets        "instances": classmates of the two mixed examples are left out; "classes": they have their label
+    temperature    T of the published cross-entropy over instances (0.2 there); None: the loss's own form
+    generator      torch.Generator of all random choices
+    memory_budget  bytes that the activations of mixed examples may take at a time
+
+    >>> out = IMix(losses.Contrastive()).step(model, images, labels)
+    """
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        mixup: str = "input",
+        strength: float = 0.4,
+        alpha: float = 1.0,
+        lam_per: str = "pair",
+        targets: str = "instances",
+        temperature: float | None = None,
+        generator: torch.Generator | None = None,
+        memory_budget: int = 2**28,
+    ) -> None:
+        super().__init__()
+        self.loss: Loss = pair_loss(loss, "IMix")
+        if mixup not in MIXUP_TYPES:
+            raise one_of("mixup", mixup, MIXUP_TYPES)
+        if targets not in TARGETS:
+            raise one_of("targets", targets, TARGETS)
+        if not strength >= 0:
+            raise InvalidInput(f"strength={strength}: accepted is a number from 0")
+        if temperature is not None and not temperature > 0:
+            raise InvalidInput(f"temperature={temperature}: accepted is a number above 0, or None for the loss's form")
+        if temperature is not None and targets == "classes":
+            raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
+        self.drawing = Drawing(alpha, lam_per, generator)
+        self.mixup, self.strength, self.targets, self.temperature = mixup, float(strength), targets, temperature
+        self.generator, self.memory_budget = generator, memory_budget
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
+        if self.mixup != "embed":
+            raise InvalidInput(
+                f"mixup={self.mixup!r} needs the model: call objective.step(model, inputs, labels), or choose "
+                "mixup='embed', which needs only embeddings"
+            )
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = unit(embeddings)
+            sets = self.loss.sets(x, labels)
+            clean, _ = self.loss.clean(sets)
+            return clean + self.strength * self.mixed(Interpolated(x), sets, labels)[0]
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step with a model that has `features(x)` and `head(z)`."""
+        check_model(model)
+        features = model.features(inputs)
+        embeddings = model.head(features)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = unit(embeddings)
+            sets = self.loss.sets(x, labels)
+            clean, left_out = self.loss.clean(sets)
+        mixed, left_out_mixed = torch.zeros_like(clean), 0
+        if self.strength > 0:
+            of = mixture(self.mixup, model, inputs, features, x, True, self.memory_budget)
+            with torch.autocast(embeddings.device.type, enabled=False):
+                mixed, left_out_mixed = self.mixed(of, sets, labels)
+        loss = clean + self.strength * mixed
+        return StepOutput(loss, clean, mixed, embeddings, self.mixup, "anc-neg", left_out, left_out_mixed)
+
+    def mixed(
+        self,
+        mixture: Mixture,
+        sets: Sets,
+        labels: Tensor,
+        lam: float | Tensor | None = None,
+        others: Tensor | None = None,
+    ) -> tuple[Tensor, int]:
+        """The loss of the mixed anchors, and how many were left out; λ and partners are drawn unless given."""
+        x, n = sets.anchors, len(labels)
+        i = torch.arange(n, device=x.device)
+        j = partners(labels, self.generator) if others is None else others
+        if j is None:  # one class: no negatives
+            none = torch.zeros(1, dtype=torch.int64, device=x.device)
+            return self.loss.conclude(Totals(x.new_zeros(1), none, none[0]), n, x)
+        share = self.drawing((n,), x, lam)
+        share = torch.maximum(share, 1.0 - share)
+        if isinstance(mixture, Interpolated):
+            V = _normalised(torch.lerp(mixture.vectors[j], mixture.vectors, share.unsqueeze(1)))
+        else:
+            V = mixture.embed(i, j, share).to(x.dtype)
+        totals = streamed(
+            lambda rows, V, x: self._totals(sets.part(rows, V, x), share[rows], i[rows], j[rows]),
+            [i] if is_held(n, n, x) else torch.split(i, max(1, BLOCK // n)),
+            [V, x],
+            self.loss.learnable(),
+        )
+        return self.loss.conclude(totals, n, x)
+
+    def _totals(self, sets: Sets, lam: Tensor, i: Tensor, j: Tensor) -> Totals:
+        """The loss of some mixed anchors, those of the examples i, with the whole clean batch."""
+        S, row = sets.similarity, torch.arange(len(i), device=i.device)
+        share, other = lam.unsqueeze(1), sets.candidate_labels[j].unsqueeze(1)
+        mates, others_mates = sets.same, sets.candidate_labels.unsqueeze(0) == other  # the two examples included
+        if self.targets == "classes":
+            Y, valid = mates * share + others_mates * (1.0 - share), torch.ones_like(mates)
+        else:
+            Y, valid = torch.zeros_like(S), ~(mates | others_mates)
+            Y[row, i], Y[row, j] = lam, 1.0 - lam
+            valid[row, i] = valid[row, j] = True
+        if self.temperature is None:
+            return self.loss.reduce(self.loss.row, S, weights(Y, valid, self.loss.row.include_positive))
+        z = (S / self.temperature).masked_fill(~valid, -torch.inf).log_softmax(1)
+        count = torch.tensor(len(i), device=i.device)
+        return Totals(-(lam * z[row, i] + (1.0 - lam) * z[row, j]).sum().reshape(1), count.reshape(1), count)
+
+    def explain(self, model: Any = None) -> str:
+        """How mixed anchors are computed with this model."""
+        path = path_for(self.mixup, model)
+        form = "the loss's own form" if self.temperature is None else f"cross-entropy, T = {self.temperature:g}"
+        return f"i-Mix: each example mixed with one negative, {self.mixup} mixup, {path.name}; {form}."
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        names = ("mixup", "strength", "targets", "temperature")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+def _normalised(V: Tensor) -> Tensor:
+    """Mixtures of unit norm; one that vanishes (opposite vectors, λ = 1/2) has no direction and stays zero."""
+    squared = V.square().sum(1, keepdim=True)
+    vanishes = squared <= 4.0 * torch.finfo(V.dtype).eps * squared.detach().max()
+    return V * torch.where(vanishes, 0.0, torch.rsqrt(torch.where(vanishes, 1.0, squared)))

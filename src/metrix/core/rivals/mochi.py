@@ -1,0 +1,123 @@
+"""MoCHi (Kalantidis et al., NeurIPS 2020): synthetic negatives from the hardest real ones.
+
+For an anchor a and its k most similar negatives N(a):
+
+    neg-neg   h = λ n + (1-λ) n'    λ ~ U(0, 1)
+    anc-neg   h = λ a + (1-λ) n     λ ~ U(0, 1/2): the negative prevails
+
+each brought to unit norm. No gradient goes through h, and its label is always negative: h joins the real
+negatives in the sum of the loss. The published form draws some pairs; the paper's comparison takes them all.
+
+Only similarities are computed: with h constant, s(a, h) = (λ ⟨a, n⟩ + (1-λ) ⟨a, n'⟩) / ‖h‖ has a gradient for the
+left side of each product alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.generic import Totals, Weights
+from metrix.core.gram import inverse_norms, mixed_similarity
+from metrix.core.loss import Loss
+from metrix.core.mixed import BLOCK
+from metrix.core.pairs import MixingPairs, mixing_pairs
+from metrix.core.rivals.fitting import Drawing, pair_loss
+from metrix.core.sets import Sets
+from metrix.core.step import EmbeddingObjective, Parts
+from metrix.core.stream import streamed
+from metrix.core.validation import unit
+from metrix.errors import InvalidInput, one_of
+
+KINDS = ("neg-neg", "anc-neg")
+
+
+class MoCHi(EmbeddingObjective):
+    """MoCHi: a loss of pairs with synthetic negatives among its negatives.
+
+    loss            a loss of pairs
+    pairs           "neg-neg", "anc-neg" or, as published, both of them in each step
+    hard_negatives  k: how many of an anchor's most similar negatives are mixed
+    alpha           λ ~ Beta(alpha, alpha); 1 is uniform. Half of it for anc-neg
+    lam_per         "pair": one λ for each ordered pair of examples; "batch": one for each step
+    generator       torch.Generator of all random choices
+
+    >>> loss = MoCHi(losses.Contrastive(), pairs="anc-neg")(embeddings, labels)
+    """
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        pairs: str | Sequence[str] = KINDS,
+        hard_negatives: int = 100,
+        alpha: float = 1.0,
+        lam_per: str = "pair",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.loss: Loss = pair_loss(loss, "MoCHi")
+        self.pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
+        for kind in self.pairs or ("none",):
+            if kind not in KINDS:
+                raise one_of("pairs of MoCHi", kind, KINDS)
+        if isinstance(hard_negatives, bool) or not isinstance(hard_negatives, int) or hard_negatives < 1:
+            raise InvalidInput(f"hard_negatives={hard_negatives!r}: accepted is a whole number from 1")
+        self.hard_negatives = hard_negatives
+        self.drawing = Drawing(alpha, lam_per, generator)
+        self.kinds = "+".join(self.pairs)
+
+    def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> Parts:
+        """The loss with synthetic negatives, and without. `lam`, a number or a (n, n) tensor, is drawn by default."""
+        x = unit(embeddings)
+        sets = self.loss.sets(x, labels)
+        n, G = len(x), sets.similarity  # taken with its graph before the clean loss, which is for the log only
+        with torch.no_grad():
+            clean, _ = self.loss.clean(sets)
+        factors = {kind: self.drawing((n, n), x, lam) for kind in self.pairs}
+        value, left_out = self.loss.conclude(self._totals(sets, G, factors), n, x)
+        return Parts(value, clean, left_out)
+
+    def _totals(self, sets: Sets, G: Tensor, factors: dict[str, Tensor]) -> Totals:
+        x, fixed = sets.anchors, G.detach()
+        if "anc-neg" in factors:
+            factors["anc-neg"] = factors["anc-neg"] / 2
+        norms = {kind: inverse_norms(fixed, lam, unit=True) for kind, lam in factors.items()}
+        widest = "neg-neg" if "neg-neg" in factors else "anc-neg"
+        mixing = list(mixing_pairs(widest, sets, self.hard_negatives, fixed, BLOCK))
+        without = sets.negative.sum(1) == 0  # anchors that have nothing to mix
+        blocks: list[MixingPairs | Tensor] = [*mixing, *([without.nonzero().flatten()] if bool(without.any()) else [])]
+        row, reduce = self.loss.row, self.loss.reduce
+
+        def block_totals(block: MixingPairs | Tensor, G: Tensor, one_sided: Tensor) -> Totals:
+            rows = block if isinstance(block, Tensor) else block.rows
+            S, pos, neg = [G[rows]], [sets.positive[rows]], [sets.negative[rows]]
+            if row.include_positive:
+                neg = [pos[0] | neg[0]]
+            if not isinstance(block, Tensor):
+                for kind, lam in factors.items():
+                    pairs = MixingPairs(rows, block.left if kind == "neg-neg" else None, block.right, kind)
+                    left = pairs.of_left(one_sided, one_sided.diagonal())
+                    synthetic = mixed_similarity(
+                        left, pairs.of_right(one_sided), pairs.of_pair(lam), pairs.of_pair(norms[kind])
+                    )
+                    S.append(synthetic.flatten(1))
+                    neg.append(pairs.valid().expand_as(synthetic).flatten(1))
+                    pos.append(torch.zeros_like(neg[-1]))
+            w = Weights(*(torch.cat(parts, 1).to(G.dtype) for parts in (pos, neg)))
+            return reduce(row, torch.cat(S, 1), w)
+
+        return streamed(block_totals, blocks, [G, x @ x.detach().T], self.loss.learnable())
+
+    def explain(self, model: Any = None) -> str:
+        """How synthetic negatives are computed: no model is needed."""
+        return (
+            f"MoCHi: {self.kinds} negatives of the {self.hard_negatives} hardest of each anchor, closed form. "
+            "Synthetic negatives enter a loss only through products of clean embeddings."
+        )
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"pairs={self.pairs}, hard_negatives={self.hard_negatives}"
