@@ -59,6 +59,13 @@ def test_switches(metrix: Metrix) -> None:
         (("--resume", "run", "--lr", "1"), "--resume with --lr"),
         (("nowhere",), "neither an embedded dataset nor a file"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "contrastive", "--beta", "2"), "has no beta"),
+        (
+            ("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--beta", "2"),
+            "accepted are margin, mining",
+        ),
+        (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--mixup", "feature"), "--mixup none"),
+        (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "margin", "--mixup", "embed"), "Margin cannot be mixed"),
+        (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--per-class", "1"), "per_class from 2"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--batch-size", "3"), "at least 2 classes"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--holdout", "0.999"), ""),
     ],
@@ -78,6 +85,13 @@ def test_what_a_person_sees(metrix: Metrix, tmp_path: Path) -> None:
     assert "Recall@1" in ended.out
     for word in ("clean", "mixed", "images/s", "R@1", "validation classes", "best", str(tmp_path / "run")):
         assert word in ended.err.replace("\n", "")
+
+
+def test_a_loss_that_cannot_be_mixed_trains_without_being_told_so(metrix: Metrix, tmp_path: Path) -> None:
+    arguments = [a for a in SMALL if a not in ("--mixup", "embed")]
+    ended = metrix(*arguments, "--loss", "triplet", "--output", tmp_path / "run")
+    assert ended.code == 0, ended.err
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text("utf-8"))["mixing"]["mixup"] == []
 
 
 def test_quiet_and_json(metrix: Metrix, tmp_path: Path) -> None:

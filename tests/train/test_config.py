@@ -10,7 +10,7 @@ from metrix import Clean, Metrix
 from metrix.cli.flags import with_config_flags
 from metrix.errors import InvalidInput
 from metrix.train import Config, config, presets
-from metrix.train.build import build_loss, build_objective
+from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.config import LossChoice
 from metrix.train.registry import LOSSES
 
@@ -71,13 +71,22 @@ def test_presets_build(name: str) -> None:
     objective = build_objective(settings, loss, torch.Generator())
     value = objective.loss(torch.eye(8)[[0, 1, 2, 3, 4, 5, 6, 7]], torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     assert torch.isfinite(value)
-    assert isinstance(objective, Metrix)
-    assert objective.strength == 0.4
+    if LOSSES[settings.loss.loss].takes_mixup:
+        assert isinstance(objective, Metrix)
+        assert objective.strength == 0.4
+    else:
+        assert isinstance(objective, Clean)
 
 
 @pytest.mark.parametrize(
     ("dataset", "loss", "lr", "decay_by"),
-    [("cub", "contrastive", 1e-4, 0.1), ("cars", "proxy-anchor", 1e-4, 0.5), ("sop", "contrastive", 3e-5, 0.25)],
+    [
+        ("cub", "contrastive", 1e-4, 0.1),
+        ("cars", "proxy-anchor", 1e-4, 0.5),
+        ("sop", "contrastive", 3e-5, 0.25),
+        ("cub", "triplet", 1e-4, 0.5),
+        ("sop", "margin", 3e-5, 0.25),
+    ],
 )
 def test_presets_of_the_paper(dataset: str, loss: str, lr: float, decay_by: float) -> None:
     train = presets.preset(f"paper/{dataset}/{loss}").train
@@ -93,6 +102,50 @@ def test_unknown_preset() -> None:
 def test_losses_build(name: str) -> None:
     loss = build_loss(LossChoice(loss=name), num_classes=3, dim=4)
     assert type(loss) is LOSSES[name].make
+
+
+def test_losses_that_cannot_be_mixed_are_clean_unless_mixup_is_asked_for(tmp_path: Path) -> None:
+    for name, entry in LOSSES.items():
+        of_flags = Config().with_values({"loss": name})
+        of_preset = presets.preset("paper/cub").with_values({"loss": name})
+        (tmp_path / "c.yaml").write_text(f"loss:\n  loss: {name}\n", "utf-8")
+        for settings in (of_flags, of_preset, config.read(tmp_path / "c.yaml")):
+            assert settings.mixing.mixup == (("feature",) if entry.takes_mixup else ()), name
+            (tmp_path / "whole.yaml").write_text(settings.to_yaml(), "utf-8")
+            assert config.read(tmp_path / "whole.yaml") == settings
+    for asked in (Config().with_values({"loss": "triplet", "mixup": ["embed"]}), Config().with_values({"loss": "nca"})):
+        assert asked.mixing.mixup
+    settings = Config().with_values({"loss": "triplet", "mixup": ["embed"]})
+    with pytest.raises(InvalidInput, match=r"Triplet cannot be mixed: it compares a positive with.*--mixup none"):
+        build_objective(settings, build_loss(settings.loss, 3, 4), torch.Generator())
+    assert settings.with_values({"lr": 1.0}).mixing.mixup == ("embed",)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "rate"),
+    [
+        ("proxy-anchor", None, 0.1),
+        ("margin", None, 5e-4),
+        ("soft-triple", None, 1e-2),
+        ("margin", 0.3, 0.3),
+        ("triplet", None, None),
+    ],
+)
+def test_the_learning_rate_of_a_losses_own_parameters(name: str, given: float | None, rate: float | None) -> None:
+    from metrix import Embedder
+
+    settings = Config().with_values({"loss": name, "proxy_lr": given, "lr": 1e-3})
+    optimizer = build_optimizer(settings, Embedder("glyphs-cnn", 4), build_loss(settings.loss, 3, 4))
+    rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+    assert rates.get("proxies") == rate
+
+
+def test_losses_draw_from_the_generator_of_the_run() -> None:
+    generator = torch.Generator()
+    assert build_loss(LossChoice(loss="margin"), 3, 4, generator).generator is generator
+    assert build_loss(LossChoice(loss="margin", beta=0.7), 3, 4).beta.tolist() == pytest.approx([0.7] * 3)
+    assert build_loss(LossChoice(loss="soft-triple", centers=2, la=5.0, tau=0.0), 3, 4).centers.shape == (3, 2, 4)
+    assert build_loss(LossChoice(loss="triplet", mining="all"), 3, 4).mining == "all"
 
 
 def test_loss_mistakes() -> None:

@@ -19,8 +19,8 @@ from metrix.train.registry import LOSSES
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 
 
-def build_loss(choice: LossChoice, num_classes: int, dim: int) -> nn.Module:
-    """The loss by name, with the parameters that were given."""
+def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:
+    """The loss by name, with the parameters that were given; `generator` is for losses that draw."""
     if choice.loss not in LOSSES:
         raise one_of("loss", choice.loss, LOSSES)
     make = LOSSES[choice.loss].make
@@ -30,11 +30,10 @@ def build_loss(choice: LossChoice, num_classes: int, dim: int) -> nn.Module:
         return ProxyAnchor.original(num_classes, dim, given.get("beta", 32.0), given.get("margin", 0.1))
     for key in given:
         if key not in accepted:
-            names = ", ".join(sorted(accepted - {"num_classes", "dim"})) or "none"
+            names = ", ".join(sorted(accepted & set(LossChoice.model_fields))) or "none"
             raise InvalidInput(f"loss {choice.loss!r} has no {key}: accepted are {names}")
-    if "num_classes" in accepted:
-        given |= {"num_classes": num_classes, "dim": dim}
-    return make(**given)
+    surroundings = {"num_classes": num_classes, "dim": dim, "generator": generator}
+    return make(**given, **{k: v for k, v in surroundings.items() if k in accepted})
 
 
 def build_objective(config: Config, loss: nn.Module, generator: torch.Generator) -> Objective:
@@ -55,13 +54,17 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
 
 
 def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.AdamW:
-    """AdamW with a group each for backbone, head and proxies; `base_lr` is what schedules start from."""
+    """AdamW with a group each for backbone, head and the loss's own parameters, such as proxies.
+
+    `base_lr` is what schedules start from.
+    """
     train = config.train
     head_lr = train.head_lr or train.lr
+    own_lr = train.proxy_lr or LOSSES[config.loss.loss].own_lr or PROXY_LR_FACTOR * head_lr
     groups: list[dict[str, Any]] = [
         _group("backbone", _trained(embedder.backbone), train.lr),
         _group("head", _trained(embedder.head), head_lr),
-        _group("proxies", _trained(loss), train.proxy_lr or PROXY_LR_FACTOR * head_lr),
+        _group("proxies", _trained(loss), own_lr),
     ]
     return torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=train.weight_decay)
 

@@ -59,16 +59,22 @@ class LossChoice(Section):
 
     loss: str = Field("multi-similarity", description="contrastive, multi-similarity, proxy-anchor, proxy-nca++ …")
     margin: float | None = Field(None, description="m")
-    beta: float | None = Field(None, gt=0, description="β, scale of positives")
-    gamma: float | None = Field(None, gt=0, description="γ, scale of negatives")
-    temperature: float | None = Field(None, gt=0, description="T of the NCA family")
+    beta: float | None = Field(None, gt=0, description="β, scale of positives; first boundary of the margin loss")
+    gamma: float | None = Field(None, gt=0, description="γ, scale of negatives; of centres in soft-triple")
+    temperature: float | None = Field(None, gt=0, description="T of the NCA family and epshn")
     reduction: str | None = Field(None, description="how terms are averaged")
+    mining: str | None = Field(None, description="triplets of the triplet loss: semi-hard or all")
+    centers: int | None = Field(None, ge=1, description="K, centres of each class in soft-triple")
+    la: float | None = Field(None, gt=0, description="λ, scale of similarities in soft-triple")
+    tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
 
 
 class Mixing(Section):
     """Mixup, as in the paper."""
 
-    mixup: tuple[MixupName, ...] = Field(("feature",), description="input, feature, embed, several, or none")
+    mixup: tuple[MixupName, ...] = Field(
+        ("feature",), description="input, feature, embed, several, or none, as for losses that cannot be mixed"
+    )
     pairs: tuple[PairsName, ...] = Field(("pos-neg", "anc-neg"), description="mixing pairs; one is drawn in each step")
     strength: float = Field(0.4, ge=0, description="w, weight of the mixed loss")
     alpha: float = Field(2.0, gt=0, description="λ ~ Beta(alpha, alpha)")
@@ -88,7 +94,12 @@ class Training(Section):
     per_class: int = Field(5, ge=1, description="images of each class in a balanced batch")
     lr: float = Field(1e-4, gt=0, description="learning rate of the backbone")
     head_lr: float | None = Field(None, gt=0, description="learning rate of the head; that of the backbone by default")
-    proxy_lr: float | None = Field(None, gt=0, description="learning rate of proxies; 100 times the head's by default")
+    proxy_lr: float | None = Field(
+        None,
+        gt=0,
+        description="learning rate of the loss's own parameters; for proxies 100 times the head's, for the margin's β "
+        "5e-4, for soft-triple's centres 0.01 by default",
+    )
     weight_decay: float = Field(1e-4, ge=0, description="of AdamW")
     schedule: Literal["step", "cosine", "constant"] = Field("step", description="how the learning rate falls")
     decay_every: int = Field(10, ge=1, description="step schedule: epochs between two decays")
@@ -127,6 +138,8 @@ class Config(Section):
             if section is None:
                 raise one_of("key", key, sections())
             nested[section][key] = value
+        if "loss" in values and "mixup" not in values and not _takes_mixup(nested):
+            del nested["mixing"]["mixup"]  # it was another loss's
         return parsed(nested)
 
 
@@ -156,12 +169,22 @@ def parsed(nested: dict[str, Any]) -> Config:
         for key in part:
             if key not in _parts()[name].model_fields:
                 raise one_of(f"key in {name}", key, _parts()[name].model_fields)
+    mixing = nested.get("mixing", {})
+    if "mixup" not in mixing and not _takes_mixup(nested):
+        nested = {**nested, "mixing": {**mixing, "mixup": ()}}
     try:
         return Config.model_validate(nested)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"])
         raise InvalidInput(f"{where}={first['input']!r}: {first['msg']}") from error
+
+
+def _takes_mixup(nested: dict[str, Any]) -> bool:
+    from metrix.train.registry import LOSSES
+
+    entry = LOSSES.get(str(nested.get("loss", {}).get("loss", LossChoice().loss)))
+    return entry is None or entry.takes_mixup
 
 
 def read(path: Path) -> Config:

@@ -90,8 +90,8 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
         frozen_bn=model.frozen_bn,
         image_size=config.data.image_size,
     )
-    loss = build_loss(config.loss, part.num_classes, model.dim)
     draws = torch.Generator().manual_seed(settings.seed)
+    loss = build_loss(config.loss, part.num_classes, model.dim, draws)
     objective = build_objective(config, loss, draws)
     source = source_for(config, embedder, dataset, part, watcher.preparing)
     objective.explain(source.network)  # misfits of network and mixup are found before the first step

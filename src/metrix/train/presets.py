@@ -2,7 +2,8 @@
 
 `paper/cub` is the dataset's preset with multi-similarity; `paper/cub/proxy-anchor` names the loss.
 Table exp-settings has sampling and learning rates, section "Training" the rest; what the paper does not
-say (epochs between two decays, warm-up, clipping) is as the losses' authors train.
+say (epochs between two decays, warm-up, clipping) is as the losses' authors train. Losses that mixup cannot be
+added to, such as `paper/cub/triplet`, are trained as the paper's table has them, with the sampling of their authors.
 """
 
 from __future__ import annotations
@@ -58,12 +59,36 @@ LOSSES: dict[str, dict[str, Any]] = {
     "proxy-anchor": {"loss": "proxy-anchor", "reduction": "original", "decay_by": 0.5, "proxy_lr": 1e-2},
     "proxy-nca++": {"loss": "proxy-nca++", "decay_by": 0.5, "proxy_lr": 4e-2},
 }
+# What the authors of each baseline say of their own training goes before what the paper says of a dataset.
+# Learning rates are the paper's AdamW ones where the authors train with SGD, or a network of another kind.
+BASELINES: dict[str, dict[str, Any]] = {
+    "triplet": {"loss": "triplet", "sampler": "balanced", "per_class": 4},
+    "margin": {"loss": "margin", "sampler": "balanced", "per_class": 5},
+    "epshn": {
+        "loss": "epshn",
+        "sampler": "balanced",
+        "batch_size": 128,
+        "per_class": 16,
+        "decay_every": 50,
+        "decay_by": 0.1,
+    },
+    "soft-triple": {
+        "loss": "soft-triple",
+        "sampler": "random",
+        "batch_size": 32,
+        "epochs": 50,
+        "decay_every": 20,
+        "decay_by": 0.1,
+    },
+}
+# Products have few images each: fewer fill a class of the batch, and fewer centres stand for it.
+OF_PRODUCTS: dict[str, dict[str, Any]] = {"epshn": {"per_class": 4}, "soft-triple": {"centers": 2}}
 
 
 def names() -> list[str]:
     """All presets."""
     datasets = [f"paper/{name}" for name in DATASETS]
-    return [*datasets, *(f"{name}/{loss}" for name in datasets for loss in LOSSES), "glyphs"]
+    return [*datasets, *(f"{name}/{loss}" for name in datasets for loss in (*LOSSES, *BASELINES)), "glyphs"]
 
 
 def preset(name: str) -> Config:
@@ -72,9 +97,12 @@ def preset(name: str) -> Config:
         raise one_of("preset", name, names())
     if name == "glyphs":
         return Config().with_values(GLYPHS)
-    _, dataset, *loss = name.split("/")
-    values = {**_COMMON, **LOSSES[loss[0] if loss else "multi-similarity"], **DATASETS[dataset]}
-    return Config().with_values(values)
+    _, dataset, *rest = name.split("/")
+    loss = rest[0] if rest else "multi-similarity"
+    if loss in LOSSES:
+        return Config().with_values({**_COMMON, **LOSSES[loss], **DATASETS[dataset]})
+    products = OF_PRODUCTS.get(loss, {}) if dataset in ("sop", "inshop") else {}
+    return Config().with_values({**_COMMON, **DATASETS[dataset], **BASELINES[loss], **products, "mixup": ()})
 
 
 # Few training classes and no augmentation: the regime that mixup is meant for. Whether it pays here is for the

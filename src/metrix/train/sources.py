@@ -14,6 +14,7 @@ from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
 from metrix.errors import InvalidInput
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
+from metrix.train.registry import LOSSES
 
 Report = Callable[[str, int, int], None]  # what, done, of
 
@@ -60,10 +61,10 @@ def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
     train = config.train
     if train.sampler == "random":
         return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed)
-    if train.per_class < 2 and not config.loss.loss.startswith("proxy"):
+    if train.per_class < 2 and LOSSES[config.loss.loss].pairs:
         raise InvalidInput(
             f"per_class={train.per_class} with loss {config.loss.loss!r}: images of a class are each other's "
-            "positives; accepted is per_class from 2, or a loss with proxies"
+            "positives; accepted is per_class from 2, or a loss with proxies or centres"
         )
     classes = min(train.batch_size // train.per_class, part.num_classes)
     if classes < 2:
