@@ -71,7 +71,7 @@ def test_positivity_writes_curves_and_plots(metrix: Any, run: Path, parts: dict[
     with Image.open(out / "positivity.png") as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
         assert image.size[0] > 600
-    blue, orange = ((np.abs(pixels - np.array(c)).max(1) < 8).sum() for c in ((0x1F, 0x5F, 0xA8), (0xD9, 0x72, 0x2B)))
+    blue, orange = ((np.abs(pixels - np.array(c)).max(1) < 8).sum() for c in ((0x2A, 0x7F, 0xC1), (0xD9, 0x72, 0x2B)))
     assert blue > 500  # both curves are drawn
     assert orange > 200
     assert ElementTree.parse(out / "positivity.svg").getroot().tag.endswith("svg")

@@ -65,7 +65,7 @@ def positivity(
     folder = default_folder(model, output)
     write_or_explain(folder / "positivity.csv", curves.to_csv)
     title = f"{type(chosen).__name__}, {len(train.labels):,} examples{', before training' if initial else ''}"
-    written = [folder / "positivity.csv", *save(positivity_figure(curves, title), folder, "positivity")]
+    written = [folder / "positivity.csv", *save(positivity_figure({"": curves}, title), folder)]
     columns = {
         name: [None if np.isnan(value) else float(value) for value in getattr(curves, name)]
         for name in ("lams", "empirical", "theoretical", "zero")

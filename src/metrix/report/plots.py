@@ -1,59 +1,43 @@
-"""Plots, as PNG and SVG: figures of their own, no global state of matplotlib."""
+"""Plots of the analysis, and how a plot becomes files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from metrix.evaluate import Positivity
+from metrix.report.figures.curves import Curve, curves
+from metrix.report.page import Figure
+from metrix.report.page.drawing import png, standalone_svg
 from metrix.train.embedding import write_or_explain
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#d9722b", "#8a8a8a"
-
-
-def positivity_figure(curves: Positivity, title: str) -> Figure:
+def positivity_figure(measured: Mapping[str, Positivity], title: str = "", caption: str = "") -> Figure:
     """P(Pos(a,v)) against λ: counted, and where it is known, by eq. prob (fig. gradient-plot)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.9), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.plot(curves.lams, curves.empirical, color=BLUE, marker="o", markersize=4, label="empirical")
-    if not np.isnan(curves.theoretical).all():
-        axes.plot(curves.lams, curves.theoretical, color=ORANGE, linestyle="--", linewidth=2, label="theoretical")
-    if np.nanmax(curves.zero, initial=0.0) > 0.005:
-        axes.plot(curves.lams, curves.zero, color=GREY, linestyle=":", label="of these, derivative 0")
-    axes.set_xlabel("interpolation factor λ")
-    axes.set_ylabel("P(Pos(a, v))")
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(-0.03, 1.03)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.legend(frameon=False)
-    axes.set_title(title, fontsize=10)
+    given = []
+    for name, found in measured.items():
+        prefix = f"{name}, " if name else ""
+        counted = Curve(f"{prefix}empirical", found.lams, found.empirical)
+        given.append(counted)
+        if not np.isnan(found.theoretical).all():
+            like = counted.name if len(measured) > 1 else None
+            given.append(Curve(f"{prefix}theoretical", found.lams, found.theoretical, reference=True, like=like))
+        if len(measured) == 1 and np.nanmax(found.zero, initial=0.0) > 0.005:
+            given.append(Curve("of these, derivative 0", found.lams, found.zero))
+    figure = curves(given, "interpolation factor λ", "P(Pos(a, v))", name="positivity", title=title, caption=caption)
+    (axes,) = figure.drawing.axes
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
     return figure
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save(figure: Figure, folder: Path) -> list[Path]:
     """Write NAME.png and NAME.svg, each whole or not at all."""
-    return [_saved(figure, folder / f"{name}.{kind}", kind) for kind in ("png", "svg")]
-
-
-def _saved(figure: Figure, path: Path, kind: str) -> Path:
-    from matplotlib import rc_context
-
-    def write(temporary: Path) -> None:
-        # A fixed salt and no date: the same curves give the same file.
-        with rc_context({"svg.hashsalt": "metrix"}):
-            figure.savefig(temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-
-    write_or_explain(path, write)
-    return path
+    places = {
+        folder / f"{figure.name}.png": png(figure.drawing),
+        folder / f"{figure.name}.svg": standalone_svg(figure.drawing).encode(),
+    }
+    for path, content in places.items():
+        write_or_explain(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+    return list(places)
