@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -18,10 +18,10 @@ from metrix.train import config as configuration
 _PANELS = {"data": "Data", "model": "Model", "loss": "Loss", "mixing": "Mixup", "train": "Training"}
 
 
-def with_config_flags(verb: Callable[..., None]) -> Callable[..., None]:
+def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("data",)) -> Callable[..., None]:
     """A verb whose last parameter `flags` becomes one option for each key; only given ones are passed."""
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[:-1]
-    keys = [key for key in configuration.sections() if key != "data"]
+    keys = [key for key in configuration.sections() if key not in without]
     options = [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(k)) for k in keys]
 
     def command(**values: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from metrix.cli import analyze, compare, data, demo, embed, evaluate, train
+from metrix.cli import analyze, compare, data, demo, embed, evaluate, reproduce, train
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,3 +16,4 @@ def add_to(app: typer.Typer) -> None:
     compare.add_to(app)
     analyze.add_to(app)
     embed.add_to(app)
+    reproduce.add_to(app)

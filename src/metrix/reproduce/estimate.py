@@ -1,0 +1,98 @@
+"""How long the cells of a grid will take here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from metrix.reproduce.cells import Cell, Store, config_of
+from metrix.reproduce.datasets import Data
+from metrix.train.config import Config
+
+FORWARD = 1 / 3  # of a step's time: what a test image takes beside a training image
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many images a dataset has."""
+
+    train: int
+    test: int
+    train_classes: int
+
+    def steps(self, config: Config) -> int:
+        """Steps of a run."""
+        share = (config.data.train_classes or self.train_classes) / max(1, self.train_classes)
+        epoch = math.ceil(self.train * min(1.0, share) / config.train.batch_size)
+        return min(config.train.epochs * max(1, epoch), config.train.max_steps or 10**12)
+
+
+def size_of(data: Data) -> Size:
+    """The images of a dataset, counted."""
+    import numpy as np
+
+    from metrix.data.opening import read_catalogue
+
+    catalogue = read_catalogue(data.spec, layout=data.name if data.in_paper else None)
+    train = catalogue.labels[catalogue.where("train")]
+    return Size(len(train), len(catalogue) - len(train), len(np.unique(train)))
+
+
+class Estimate:
+    """Seconds of a cell, from finished cells of its kind where there are any, else from a short calibration."""
+
+    def __init__(self, cells: Sequence[Cell], sizes: dict[str, Size], store: Store) -> None:
+        self.sizes, self.store = sizes, store
+        self.examples = {self.group(one): one.config for one in cells}
+
+    @staticmethod
+    def group(one: Cell) -> tuple[Any, ...]:
+        """Cells of a group take about as long for a step."""
+        config = one.config
+        return (one.kind, config.model.backbone, config.data.image_size, config.train.batch_size)
+
+    @cached_property
+    def finished(self) -> dict[tuple[Any, ...], float]:
+        """Seconds of a step, evaluation included, by group of finished cells."""
+        found: dict[tuple[Any, ...], list[float]] = {}
+        for key, noted in self.store.everything():
+            results = self.store.results(key)
+            if results is not None:
+                group = self.group(Cell(key, config_of(noted), noted["name"]))
+                found.setdefault(group, []).append(results["seconds"] / max(1, results["steps"]))
+        return {group: sum(values) / len(values) for group, values in found.items()}
+
+    @cached_property
+    def calibrated(self) -> dict[tuple[Any, ...], float]:
+        """Seconds of a step by group, measured in this process for those without a finished cell."""
+        from metrix.reproduce.steps import seconds_by_kind
+
+        networks: dict[tuple[Any, ...], dict[str, Config]] = {}
+        for (kind, *network), config in self.examples.items():
+            if (kind, *network) not in self.finished:
+                networks.setdefault(tuple(network), {})[kind] = config
+        return {
+            (kind, *network): seconds
+            for network, kinds in networks.items()
+            for kind, seconds in seconds_by_kind(kinds).items()
+        }
+
+    @property
+    def source(self) -> str:
+        """Where the times come from, for a reader."""
+        known = sum(group in self.finished for group in self.examples)
+        if known == len(self.examples):
+            return "from the finished runs"
+        return "from a short calibration" if not known else "from the finished runs and a short calibration"
+
+    def seconds(self, one: Cell, data: str) -> float:
+        """How long a cell takes."""
+        group, size = self.group(one), self.sizes[data]
+        steps = size.steps(one.config)
+        if group in self.finished:
+            return self.finished[group] * steps
+        clean = min(self.calibrated[other] for other in self.calibrated if other[1:] == group[1:])
+        return self.calibrated[group] * steps + clean * FORWARD * size.test / one.config.train.batch_size

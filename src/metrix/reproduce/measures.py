@@ -1,0 +1,73 @@
+"""What tables and figures need of a finished run beyond its results: measured once and kept beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from metrix.model.saving import write_whole
+from metrix.reproduce.grid import Grid, Spread, Wanted
+
+EPOCHS = 10  # passes over the training images that mixed examples are drawn in
+
+
+def geometry(grid: Grid, wanted: Wanted) -> dict[str, Spread]:
+    """Alignment and uniformity of the test embeddings, over seeds."""
+    found = [_kept(run, "geometry", _geometry) for run in grid.runs(wanted)]
+    return {name: Spread(tuple(one[name] for one in found)) for name in ("alignment", "uniformity")}
+
+
+def utilization(grid: Grid, wanted: Wanted) -> Spread:
+    """u(Q, X) of a clean run; u(Q, X̂) with the mixed examples of a run with mixup."""
+    found = [_kept(run, "utilization", _utilization) for run in grid.runs(wanted)]
+    return Spread(tuple(one["utilization"] for one in found))
+
+
+def positivity(run: Path) -> dict[str, Any]:
+    """P(Pos(a, v)) against λ before the first step, as the paper measures it: counted, and by eq. prob."""
+    return _kept(run, "positivity", _positivity)
+
+
+def _kept(run: Path, name: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    path = run.parent / f"{name}.json"
+    if path.is_file():
+        kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return kept
+    found = measure(run)
+    write_whole(path, lambda temporary: temporary.write_text(json.dumps(found) + "\n", encoding="utf-8"))
+    return found
+
+
+def _geometry(run: Path) -> dict[str, Any]:
+    from metrix.report import analysis
+    from metrix.report.evaluation import examples_of_run
+    from metrix.train.embedding import TrainedModel
+
+    found = analysis.geometry(examples_of_run(TrainedModel(run)))
+    return {name: float(found[name]) for name in ("alignment", "uniformity")}
+
+
+def _utilization(run: Path) -> dict[str, Any]:
+    from metrix.report.analysis import utilization_of_run
+    from metrix.train.embedding import TrainedModel
+
+    model = TrainedModel(run)
+    found = utilization_of_run(model, epochs=EPOCHS)
+    mixed = [float(value) for value in found.mixed.values()]
+    return {"utilization": min(mixed) if model.config.mixing.mixup else float(found.clean)}
+
+
+def _positivity(run: Path) -> dict[str, Any]:
+    import numpy as np
+
+    from metrix.report import analysis
+    from metrix.report.evaluation import examples_of_run
+    from metrix.train.embedding import TrainedModel
+
+    model = TrainedModel(run, initial=True)
+    train = examples_of_run(model, part="train")
+    loss = analysis.loss_of(model.config, {}, len(np.unique(train.labels)))
+    curves = analysis.positivity(train, loss, model.config)
+    return {name: getattr(curves, name).tolist() for name in ("lams", "empirical", "theoretical")}
