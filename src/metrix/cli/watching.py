@@ -46,10 +46,9 @@ class DrawnWatcher(Watcher):
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
-        mixup = ", ".join(config.mixing.mixup) or "none"
         self.console.print(
-            f"[bold]{config.loss.loss}[/], mixup {mixup}: {len(part):,} images of {part.num_classes:,} classes, "
-            f"run [cyan]{run.path}[/]"
+            f"[bold]{config.loss.loss}[/], mixup {config.mixing.described()}: {len(part):,} images of "
+            f"{part.num_classes:,} classes, run [cyan]{run.path}[/]"
         )
         if progress.step:
             self.console.print(f"going on from step {progress.step:,} (epoch {progress.epoch + 1})")

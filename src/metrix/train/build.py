@@ -10,10 +10,13 @@ from torch import nn
 
 from metrix.core.catalog import ProxyAnchor
 from metrix.core.objective import Metrix
+from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
+from metrix.core.rivals.mochi import HARDEST
 from metrix.core.step import Clean, Objective
 from metrix.errors import InvalidInput, one_of
 from metrix.model import Embedder
-from metrix.train.config import Config, LossChoice
+from metrix.train.choices import METHODS
+from metrix.train.config import Config, LossChoice, Mixing
 from metrix.train.registry import LOSSES
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
@@ -37,10 +40,33 @@ def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.
 
 
 def build_objective(config: Config, loss: nn.Module, generator: torch.Generator) -> Objective:
-    """The loss with its mixup, or clean."""
+    """The loss with its mixing method, or clean."""
     mixing = config.mixing
     if not mixing.mixup:
         return Clean(loss)
+    check_mixing(mixing)
+    return _BUILDERS[mixing.mixup_method](mixing, loss, generator)
+
+
+def check_mixing(mixing: Mixing) -> None:
+    """Only what the method can do was asked for."""
+    name, method = mixing.mixup_method, METHODS[mixing.mixup_method]
+    for key, accepted in (("mixup", method.mixup), ("pairs", method.pairs)):
+        for given in getattr(mixing, key):
+            if given not in accepted:
+                raise InvalidInput(f"{key} {given!r} with mixup_method {name!r}: accepted: {', '.join(accepted)}")
+    for key, why in method.fixed.items():
+        value, only = getattr(mixing, key), method.defaults.get(key)
+        if value != only:
+            words = "leave it out" if only is None else f"accepted is {only}"
+            raise InvalidInput(f"{key}={value} with mixup_method {name!r}: {why}; {words}")
+    if name != "metrix" and len(mixing.mixup) > 1:
+        raise InvalidInput(f"mixup={mixing.mixup} with mixup_method {name!r}: accepted is one mixup type")
+    if name != "imix" and mixing.instance_temperature is not None:
+        raise InvalidInput(f"instance_temperature with mixup_method {name!r}: only 'imix' has a loss over instances")
+
+
+def _metrix(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
     return Metrix(
         loss,
         mixup=mixing.mixup,
@@ -51,6 +77,33 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
         lam_per=mixing.lam_per,
         generator=generator,
     )
+
+
+def _imix(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
+    return IMix(
+        loss,
+        mixup=mixing.mixup[0],
+        strength=mixing.strength,
+        alpha=mixing.alpha,
+        lam_per=mixing.lam_per,
+        temperature=mixing.instance_temperature,
+        generator=generator,
+    )
+
+
+def _mochi(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
+    given = mixing.hard_negatives or (HARDEST,)
+    k = given[0]
+    if len(given) != 1 or k is None:
+        raise InvalidInput(f"hard_negatives={given} with mixup_method 'mochi': accepted is one number")
+    return MoCHi(loss, mixing.pairs, k, mixing.alpha, mixing.lam_per, generator)
+
+
+def _proxy_synthesis(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
+    return ProxySynthesis(loss, alpha=mixing.alpha, lam_per=mixing.lam_per, generator=generator)
+
+
+_BUILDERS = {"metrix": _metrix, "imix": _imix, "mochi": _mochi, "proxy-synthesis": _proxy_synthesis}
 
 
 def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.AdamW:

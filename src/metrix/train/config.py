@@ -6,16 +6,30 @@ Sections group the keys; a key has one name in all sections, so that it can be a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metrix.errors import InvalidInput, one_of
+from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, Choice
 
-MixupName = Literal["input", "feature", "embed"]
-PairsName = Literal["pos-neg", "anc-neg", "pos-pos", "neg-neg"]
+
+def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names:
+            raise one_of(what, name, names)
+        return name
+
+    return AfterValidator(check)
+
+
+MixupName = Annotated[str, _known("mixup", MIXUPS)]
+PairsName = Annotated[str, _known("pairs", PAIRS)]
+PoolName = Annotated[str, _known("pool", POOLS)]
+MethodName = Annotated[str, _known("mixup_method", METHODS)]
 
 
 class Section(BaseModel):
@@ -45,9 +59,7 @@ class Model(Section):
 
     backbone: str = Field("resnet50", description="a name of timm, efficientnet_lite0|1|2 or glyphs-cnn")
     dim: int = Field(512, ge=1, description="length of the embedding")
-    pool: Literal["avg+max", "avg", "max", "gem", "cls", "attention"] = Field(
-        "avg+max", description="pooling of the head"
-    )
+    pool: PoolName = Field("avg+max", description=f"pooling of the head: {', '.join(POOLS)}")
     weights: str | None = Field(None, description="pretrained, or a file (.safetensors, .pth); random by default")
     freeze_to: str | None = Field(None, description="last frozen stage of the backbone, or all")
     frozen_bn: bool = Field(False, description="batch norm keeps its statistics in training")
@@ -70,8 +82,9 @@ class LossChoice(Section):
 
 
 class Mixing(Section):
-    """Mixup, as in the paper."""
+    """Mixup, as in the paper; what is left out has the method's own default."""
 
+    mixup_method: MethodName = Field("metrix", description=f"how to mix: {', '.join(METHODS)}")
     mixup: tuple[MixupName, ...] = Field(
         ("feature",), description="input, feature, embed, several, or none, as for losses that cannot be mixed"
     )
@@ -82,6 +95,22 @@ class Mixing(Section):
         None, description="k hardest negatives to mix with, for each type"
     )
     lam_per: Literal["pair", "batch"] = Field("pair", description="one λ for each pair, or for each batch")
+    instance_temperature: float | None = Field(
+        None, gt=0, description="imix: its own cross-entropy over instances with this temperature, 0.2 as published"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_method(cls, given: Any) -> Any:
+        method = METHODS.get(given.get("mixup_method", "metrix")) if isinstance(given, dict) else None
+        return given if method is None else {**method.defaults, **given}
+
+    def described(self) -> str:
+        """The mixup in a few words: none, embed, imix input."""
+        types = ", ".join(self.mixup)
+        if not types or self.mixup_method == "metrix":
+            return types or "none"
+        return f"{self.mixup_method} {types}"
 
 
 class Training(Section):
@@ -133,13 +162,15 @@ class Config(Section):
     def with_values(self, values: dict[str, Any]) -> Config:
         """A copy with some keys, named without their section, set anew."""
         nested: dict[str, Any] = self.model_dump(mode="json")
+        if values.get("mixup_method", self.mixing.mixup_method) != self.mixing.mixup_method:
+            nested["mixing"] = {}  # the settings of one method are not those of another
         for key, value in values.items():
             section = sections().get(key)
             if section is None:
                 raise one_of("key", key, sections())
             nested[section][key] = value
         if "loss" in values and "mixup" not in values and not _takes_mixup(nested):
-            del nested["mixing"]["mixup"]  # it was another loss's
+            nested["mixing"].pop("mixup", None)  # it was another loss's
         return parsed(nested)
 
 

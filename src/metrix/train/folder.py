@@ -111,8 +111,8 @@ class RunFolder:
 def new_folder(config: Config, parent: Path = Path("runs")) -> Path:
     """A folder named after the time and what is trained, which is not there yet."""
     data = re.sub(r"\W+", "-", Path(config.data.data.split(":")[-1]).stem).strip("-") or "data"
-    mixup = "+".join(config.mixing.mixup) or "clean"
-    name = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{mixup}"
+    mixup = re.sub(r"\W+", "-", config.mixing.described())
+    name = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{'clean' if mixup == 'none' else mixup}"
     path, number = parent / name, 1
     while path.exists():
         number += 1

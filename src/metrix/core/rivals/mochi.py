@@ -33,6 +33,7 @@ from metrix.core.validation import unit
 from metrix.errors import InvalidInput, one_of
 
 KINDS = ("neg-neg", "anc-neg")
+HARDEST = 100  # negatives of an anchor that are mixed in the paper's comparison
 
 
 class MoCHi(EmbeddingObjective):
@@ -52,7 +53,7 @@ class MoCHi(EmbeddingObjective):
         self,
         loss: nn.Module,
         pairs: str | Sequence[str] = KINDS,
-        hard_negatives: int = 100,
+        hard_negatives: int = HARDEST,
         alpha: float = 1.0,
         lam_per: str = "pair",
         generator: torch.Generator | None = None,
