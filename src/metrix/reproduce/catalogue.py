@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from metrix.errors import one_of
@@ -16,6 +17,8 @@ from metrix.reproduce.tables import INDENT, Line, Result, Shown, difference, rec
 
 QUICK_STRENGTHS = (0.1, 0.4, 0.7, 1.0)
 CONTRASTIVE, METRIX = {"loss": "contrastive"}, {"loss": "contrastive", "mixup": ["feature"]}
+
+MISSING = Text("The runs that this figure is drawn from are not finished.", "missing")
 
 Content = Result | Block
 
@@ -109,12 +112,7 @@ def _geometry(grid: Grid, data: Data) -> Iterator[Content]:
     table = paper.table("geometry")
     found = [measures.geometry(grid, wanted) for wanted in wanted_by(table, data)]
     yield _measure_table(grid, table, data, found, "On the test classes; lower is better.")
-    points = {
-        row.method: {name: spread.mean for name, spread in one.items() if spread.mean is not None}
-        for row, one in zip(table.rows, found, strict=True)
-    }
-    whole = {method: values for method, values in points.items() if len(values) == 2}
-    yield geometry_figure(whole, data.title) if whole else Text("No run is finished.", "missing")
+    yield geometry_figure({row.method: one for row, one in zip(table.rows, found, strict=True)}, data.title)
 
 
 def _utilization(grid: Grid, data: Data) -> Iterator[Content]:
@@ -128,6 +126,35 @@ def _utilization(grid: Grid, data: Data) -> Iterator[Content]:
         f"Mean squared distance of a test embedding to the nearest training embedding, clean or mixed over "
         f"{measures.EPOCHS} epochs; lower is better.",
     )
+    from metrix.reproduce import pictures
+
+    runs = _two_models(grid, data)
+    yield pictures.utilization(runs["with Metrix"]) if runs else MISSING
+
+
+def _retrieval(grid: Grid, data: Data) -> Iterator[Content]:
+    from metrix.reproduce import pictures
+
+    runs = _two_models(grid, data)
+    yield pictures.retrieval(runs) if runs else MISSING
+
+
+def _tsne(grid: Grid, data: Data) -> Iterator[Content]:
+    from metrix.reproduce import pictures
+
+    runs = _two_models(grid, data)
+    if not runs:
+        yield MISSING
+        return
+    yield from pictures.maps(runs)
+    yield Text("Contrastive loss; both maps of a line show the same images. t-SNE keeps what is near, no distances.")
+
+
+def _two_models(grid: Grid, data: Data) -> dict[str, Path]:
+    """The paper's two models of the first seed; nothing if one of them is not finished."""
+    clean, mixed = (grid.store.run(grid.cells(wanted)[0].key) for wanted in _both(grid, data))
+    both = {"without mixup": clean, "with Metrix": mixed}
+    return {who: run.path for who, run in both.items()} if clean.results and mixed.results else {}
 
 
 def _positivity(grid: Grid, data: Data) -> Iterator[Content]:
@@ -135,7 +162,7 @@ def _positivity(grid: Grid, data: Data) -> Iterator[Content]:
 
     runs = grid.runs(Wanted(paper.content("positivity")["recipe"], data))
     if not runs:
-        yield Text("The run that the figure begins with is not there.", "missing")
+        yield MISSING
         return
     yield positivity_figure(measures.positivity(runs[0]), f"here, {data.title}")
     yield Text(difference(grid, paper.content("positivity")["setup"], data), "note")
@@ -201,6 +228,10 @@ ITEMS: tuple[Item, ...] = (
         _strength_wanted,
         _strength,
     ),
+    Item(
+        "retrieval", "figure", "Retrieved images, with and without Metrix", "fig:retrieval", "CUB200", _both, _retrieval
+    ),
+    Item("tsne", "figure", "Embedding space of 10, 15 and 20 test classes", "fig:tsne", "CUB200", _both, _tsne),
 )
 
 

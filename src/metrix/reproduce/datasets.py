@@ -93,17 +93,24 @@ def settings(data: Data, recipe: Recipe, seed: int, dim: int, changes: dict[str,
     if loss not in LOSSES:
         raise one_of("loss", loss, LOSSES)
     if data.in_paper:
-        base = presets.preset(f"paper/{data.name}/{loss}" if loss in presets.LOSSES else f"paper/{data.name}")
+        base = _preset(data.name, loss)
         values: dict[str, Any] = {"dim": dim}
     elif data.spec in GLYPHS:
         base = presets.preset("glyphs").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": loss})
         values = {"dim": max(8, base.model.dim * dim // PAPER_DIM), "lam_per": "pair", **_of_loss(loss)}
     else:
-        base = presets.preset(f"paper/cub/{loss}" if loss in presets.LOSSES else "paper/cub")
+        base = _preset("cub", loss)
         values = {"dim": dim, "layout": None}
     values |= {"data": data.spec, "loss": loss, "mixup": (), **recipe, "seed": seed, **changes}
     config = base.with_values(values)
     return config.with_values({"hard_negatives": _scaled(config)})
+
+
+def _preset(dataset: str, loss: str) -> Config:
+    name = f"paper/{dataset}/{loss}"
+    if name in presets.names():
+        return presets.preset(name)
+    return presets.preset(f"paper/{dataset}").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": loss})
 
 
 def _of_loss(loss: str) -> dict[str, Any]:

@@ -44,8 +44,9 @@ def write(found: Sequence[Reproduced], grid: Grid, command: str) -> list[Path]:
     """Write the page, its Markdown and its files into the folder of the cells."""
     sections = [Section("At a glance", [_glance(found, grid), Text(_reading(grid))])]
     for one in found:
-        heading = f"{one.item.title} ({one.item.label})"
-        sections.append(Section(heading if len(grid.datasets) == 1 else f"{heading}, {one.dataset}", one.blocks))
+        heading = one.item.title if len(grid.datasets) == 1 else f"{one.item.title}, {one.dataset}"
+        where = Text(f"In the paper: {one.item.label}, on {one.item.dataset}. Again: metrix reproduce {one.item.name}")
+        sections.append(Section(heading, [where, *one.blocks]))
     return Page(
         "It takes two to tango, again",
         sections,
@@ -61,8 +62,8 @@ def _glance(found: Sequence[Reproduced], grid: Grid) -> Tiles:
         one.key for part in found for data in grid.datasets for one in grid.every_cell(part.item.wanted(grid, data))
     }
     results = [results for key in cells if (results := grid.store.results(key)) is not None]
-    hours = sum(one["seconds"] for one in results) / 3600.0
-    tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{hours:.1f} hours of training in all")]
+    minutes = sum(one["seconds"] for one in results) / 60.0
+    tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{minutes:,.0f} minutes of training in all")]
     table = paper.table("main")
     data = grid.datasets[0]
     for row in table.rows:

@@ -1,0 +1,107 @@
+"""What two models see: retrieved images, maps of test classes, and how mixed examples fill the space.
+
+The paper's two models are the contrastive loss without and with Metrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from metrix.report.analysis import mixed_by_model
+from metrix.report.evaluation import Examples, examples_of_run
+from metrix.report.figures.maps import chosen, class_map, plane, utilization_maps
+from metrix.report.figures.nearest import Searcher, gallery
+from metrix.report.page import Block, Gallery, Side
+from metrix.train.embedding import TrainedModel
+
+QUERIES, NEAREST = 8, 5
+CLASSES = (10, 15, 20)
+SHOWN = {"training": 250, "queries": 60}  # points of a map that one can still look at
+
+
+def retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
+    """The nearest test images of some queries by each model (fig. retrieval)."""
+    models = {who: TrainedModel(path) for who, path in runs.items()}
+    found = {who: examples_of_run(model) for who, model in models.items()}
+    first, dataset = next(iter(found.values())), next(iter(models.values())).dataset()
+    queries = dataset.query if dataset.separate_gallery else dataset.test
+    searched = dataset.gallery if dataset.separate_gallery else dataset.test
+    searchers = {who: Searcher(one.vectors, one.gallery) for who, one in found.items()}
+    rows = differing(searchers, first, seed)
+    return gallery(
+        searchers,
+        rows,
+        first.labels,
+        lambda row: _pixels(queries.image(row)),
+        first.gallery_labels,
+        lambda row: _pixels(searched.image(row)),
+        k=NEAREST,
+        caption=f"The {NEAREST} nearest test images, framed by whether they are of the query's class. Queries are "
+        "drawn at random from those for which the models differ in how many are right.",
+        name="retrieval",
+    )
+
+
+def differing(searchers: Mapping[str, Searcher], examples: Examples, seed: int = 0) -> list[int]:
+    """Queries for which the searchers differ in how many of the nearest are right, drawn at random, from a sample."""
+    draws = np.random.default_rng(seed)
+    sample = np.sort(draws.permutation(len(examples.labels))[:2000])
+    names = examples.labels if examples.gallery_labels is None else examples.gallery_labels
+    right = []
+    for searcher in searchers.values():
+        ids, _ = searcher.nearest(sample.tolist(), NEAREST)
+        right.append((names[ids] == examples.labels[sample, None]).sum(1))
+    differ = np.flatnonzero(np.ptp(np.stack(right), axis=0) > 0)
+    pool = sample[differ] if len(differ) else sample
+    return [int(row) for row in draws.permutation(pool)[:QUERIES]]
+
+
+def maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
+    """Test embeddings of some classes in the plane, by each model (fig. tsne)."""
+    found = {who: examples_of_run(TrainedModel(path)).everything for who, path in runs.items()}
+    labels = next(iter(found.values()))[1]
+    for count in CLASSES:
+        picked = chosen(labels, count, seed=seed)
+        names = [str(name) for name in labels[picked.rows]]
+        drawn: list[Block] = []
+        before = None
+        for who, (vectors, _) in found.items():
+            before = plane(vectors[picked.rows], seed, like=before)
+            title = f"{len(picked.classes)} classes, {who}"
+            drawn.append(class_map(before, names, name=f"tsne-{count}-{len(drawn) + 1}", title=title))
+        yield Side(drawn)
+
+
+def utilization(run: Path, seed: int = 0) -> Side:
+    """Test queries and their nearest training embeddings, clean and mixed, of a model trained with mixup."""
+    model = TrainedModel(run)
+    train, queries = examples_of_run(model, part="train").vectors, examples_of_run(model).vectors
+    draws = torch.Generator().manual_seed(seed)
+    mixed = np.concatenate(list(mixed_by_model(model, model.config.mixing.mixup[0], 1, draws)))
+    picks = np.random.default_rng(seed)
+    return Side(
+        utilization_maps(
+            _some(train, SHOWN["training"], picks),
+            _some(mixed, SHOWN["training"], picks),
+            _some(queries, SHOWN["queries"], picks),
+            name="utilization",
+            caption="The embedding space with clean, and with clean and mixed training examples; a line leads from a "
+            "test query to its nearest. d² is of the points shown.",
+            seed=seed,
+        )
+    )
+
+
+def _some(rows: NDArray[Any], count: int, draws: np.random.Generator) -> NDArray[Any]:
+    return rows[np.sort(draws.permutation(len(rows))[:count])]
+
+
+def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
+    pixels: NDArray[np.uint8] = image.permute(1, 2, 0).numpy()
+    return pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
