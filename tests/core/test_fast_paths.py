@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from metrix import Metrix, PoolLinear, losses, split
-from metrix.core import maxplus, mixed, recompute
+from metrix.core import maxplus, recompute, sets
 from metrix.core.maxplus import TorchKernel, max_plus_linear
 from metrix.core.pairs import PAIR_KINDS
 
@@ -109,7 +109,7 @@ def test_a_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, block, mon
         return value_and_gradients(value, leaves)
 
     whole = evaluate()
-    monkeypatch.setattr(mixed, "BLOCK", block)
+    monkeypatch.setattr(sets, "BLOCK", block)
     assert_same(evaluate(), whole)
 
 

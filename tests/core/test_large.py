@@ -5,8 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
+from metrix import Metrix, PoolLinear
 from metrix.core import sets
-from tests.core.test_fast_paths import DIM, LABELS, LOSSES, N, assert_same, double, value_and_gradients
+from metrix.core.pairs import PAIR_KINDS
+from tests.core.test_fast_paths import (
+    CLASSES,
+    DIM,
+    LABELS,
+    LOSSES,
+    N,
+    Network,
+    assert_same,
+    double,
+    value_and_gradients,
+)
 
 
 @pytest.fixture
@@ -30,3 +42,34 @@ def test_a_clean_loss_in_blocks_is_the_loss_in_one_piece(name, block, nothing_he
     whole = value_and_gradients(loss(x, LABELS), leaves)
     nothing_held(block)
     assert_same(value_and_gradients(loss(x, LABELS), leaves), whole)
+
+
+@pytest.mark.filterwarnings("ignore:.*anchors is usable:metrix.MetrixWarning")
+@pytest.mark.parametrize("hardest", [None, 2])
+@pytest.mark.parametrize("kind", PAIR_KINDS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("mixup", ["embed", "embed, not renormalised", "feature"])
+def test_a_mixed_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, hardest, nothing_held):
+    if name == "proxy-nca++" and kind in ("pos-pos", "neg-neg"):
+        return
+    torch.manual_seed(0)
+    loss = LOSSES[name]().double()
+    model = Network(PoolLinear(8, DIM, pool="avg"))
+    x = double((N, 2, 4, 4)).requires_grad_()
+    rows = CLASSES if name.startswith("proxy-anchor") and kind == "anc-neg" else N
+    lam = double((rows, N), seed=5).sigmoid()
+    renormalise = "not" not in mixup
+    objective = Metrix(loss, mixup=mixup.split(",")[0], hard_negatives=hardest, renormalise=renormalise)
+    leaves = [x, *model.parameters(), *loss.parameters()]
+
+    def evaluate():
+        z = model.features(x)
+        if mixup == "feature":
+            value = objective.mixed_features(model, z, LABELS, lam, kind)
+        else:
+            value = objective.mixed(model.head(z), LABELS, lam, kind)
+        return value_and_gradients(value, leaves)
+
+    whole = evaluate()
+    nothing_held()
+    assert_same(evaluate(), whole)

@@ -59,20 +59,20 @@ def divided_by_norm(x: Tensor, norm: Tensor) -> Tensor:
     return out
 
 
-def inverse_norms(products: Tensor, lam: Tensor, unit: bool) -> Tensor:
+def inverse_norms(products: Tensor, lam: Tensor, left: Tensor | None = None, right: Tensor | None = None) -> Tensor:
     """1/‖λ l_i + (1-λ) r_j‖ for all i, j from the products ⟨l_i, r_j⟩: (left, right).
 
-    Products of vectors that are not unit must be a square Gram matrix. A mixture that vanishes (opposite
+    `left` and `right` are the squared norms of vectors that are not unit. A mixture that vanishes (opposite
     vectors, λ = 1/2) has no direction: 0 there.
     """
     both = lam * (1.0 - lam)
-    if unit:  # λ² + (1-λ)² + 2λ(1-λ)g = 1 - 2λ(1-λ)(1-g), without the cancellation near λ = 0 and 1
+    if left is None or right is None:
+        # λ² + (1-λ)² + 2λ(1-λ)g = 1 - 2λ(1-λ)(1-g), without the cancellation near λ = 0 and 1
         squared = 1.0 - 2.0 * both * (1.0 - products)
         scale = squared.new_ones(())
     else:
-        own = products.diagonal()
-        squared = lam.square() * own[:, None] + (1.0 - lam).square() * own[None, :] + 2.0 * both * products
-        scale = own.detach().max().clamp_min(torch.finfo(own.dtype).tiny)
+        squared = lam.square() * left[:, None] + (1.0 - lam).square() * right[None, :] + 2.0 * both * products
+        scale = right.detach().max().clamp_min(torch.finfo(right.dtype).tiny)
     vanishes = squared <= 4.0 * torch.finfo(squared.dtype).eps * scale
     return torch.where(vanishes, 0.0, torch.rsqrt(torch.where(vanishes, 1.0, squared)))
 

@@ -97,7 +97,7 @@ class Metrix(Objective):
             if self.strength == 0:
                 return clean
             of = mixture_of_embeddings(x, self.renormalise)
-            mixed, _ = self._mixed(of, sets, labels, "embed", self._draw_pairs(), None)
+            mixed, _ = self._mixed(of, sets, "embed", self._draw_pairs(), None)
             return clean + self.strength * mixed
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
@@ -114,7 +114,7 @@ class Metrix(Objective):
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
             of = mixture(mixup, model, inputs, features, x, self.renormalise, self.memory_budget)
-            mixed, left_out_mixed = self._mixed(of, sets, labels, mixup, kind, None)
+            mixed, left_out_mixed = self._mixed(of, sets, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
@@ -124,7 +124,7 @@ class Metrix(Objective):
         """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it."""
         x = unit(embeddings)
         of = mixture_of_embeddings(x, self.renormalise)
-        return self._mixed(of, self.loss.sets(x, labels), labels, "embed", self._given(pairs), lam)[0]
+        return self._mixed(of, self.loss.sets(x, labels), "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,
@@ -138,7 +138,7 @@ class Metrix(Objective):
         check_model(model)
         x = unit(model.head(features))
         of = mixture_of_features(model, features, self.memory_budget)
-        return self._mixed(of, self.loss.sets(x, labels), labels, "feature", self._given(pairs), lam)[0]
+        return self._mixed(of, self.loss.sets(x, labels), "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
         self,
@@ -152,7 +152,7 @@ class Metrix(Objective):
         check_model(model)
         x = unit(model.head(model.features(inputs)))
         of = mixture_of_inputs(model, inputs, self.memory_budget)
-        return self._mixed(of, self.loss.sets(x, labels), labels, "input", self._given(pairs), lam)[0]
+        return self._mixed(of, self.loss.sets(x, labels), "input", self._given(pairs), lam)[0]
 
     def explain(self, model: Any = None) -> str:
         """Which way the mixed examples of each mixup type are computed with this model, and why."""
@@ -168,12 +168,10 @@ class Metrix(Objective):
         names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
-    def _mixed(
-        self, of: Mixture, sets: Sets, labels: Tensor, mixup: str, kind: str, lam: float | Tensor | None
-    ) -> tuple[Tensor, int]:
+    def _mixed(self, of: Mixture, sets: Sets, mixup: str, kind: str, lam: float | Tensor | None) -> tuple[Tensor, int]:
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         factors = Factors(lam, self.alpha, self.lam_per == "pair", self.generator, sets.anchors)
-        return mixed_loss(self.loss, of, sets, labels, factors, kind, hardest)
+        return mixed_loss(self.loss, of, sets, factors, kind, hardest)
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metrix.core.sets import Sets
+from metrix.core.sets import Sets, rows_in_block
 
 PAIR_KINDS = ("pos-neg", "anc-neg", "pos-pos", "neg-neg")
 
@@ -99,10 +99,9 @@ def mixing_pairs(
     sets: Sets,
     hardest: int | None,
     similarity: Tensor | None,
-    elements: int,
     per_anchor: int = 1,
 ) -> Iterator[MixingPairs]:
-    """M(a) of every anchor that has one, in blocks of at most `elements` pairs (one anchor at least).
+    """M(a) of every anchor that has one, in blocks of bounded size (one anchor at least).
 
     An anchor counts for `per_anchor` pairs at least, where the caller's work on it is that large.
     `hardest` keeps for each anchor its most similar negatives by `similarity` (anchors, examples).
@@ -136,8 +135,7 @@ def mixing_pairs(
     start = 0
     while start < len(rows):
         longest = int(num_pos[rows[start]]) if listed is not None else width
-        shape = {"anc-neg": width, "pos-pos": longest * longest}.get(kind, longest * width)
-        block = rows[start : start + max(1, elements // max(per_anchor, shape, 1))]
+        block = rows[start : start + rows_in_block(max(per_anchor, _pairs_of_anchor(kind, longest, width)))]
         start += len(block)
         negatives = _negatives(hard, negative, block)
         if listed is None:
@@ -149,6 +147,39 @@ def mixing_pairs(
         mask = None if shortest == longest else ~padded
         positives = Side(index if mask is None else index.masked_fill(padded, 0), mask, longest)
         yield MixingPairs(block, positives, positives if kind == "pos-pos" else negatives, kind)
+
+
+def anchors_in_blocks(kind: str, sets: Sets, hardest: int | None) -> list[Tensor]:
+    """The anchors that have a mixing pair, by number, in blocks whose `mixing_pairs` are one block each.
+
+    Anchors of a class stay together, because they share positives.
+    """
+    n = len(sets.candidates)
+    classes, sizes = torch.unique(sets.candidate_labels, return_counts=True)
+    place = torch.searchsorted(classes, sets.anchor_labels).clamp_max(len(classes) - 1)
+    same = torch.where(classes[place] == sets.anchor_labels, sizes[place], 0)
+    num_pos = same if sets.own is None else same - 1
+    usable = torch.ones_like(num_pos, dtype=torch.bool)
+    if "pos" in kind:
+        usable = usable & (num_pos > 0)
+    if "neg" in kind:
+        usable = usable & (same < n)
+    order = place.argsort(stable=True)
+    order = order[num_pos[order].argsort(descending=True, stable=True)]
+    order = order[usable[order]]
+    counts, width = num_pos[order].tolist(), n if hardest is None else min(hardest, n)
+    blocks, start = [], 0
+    while start < len(counts):
+        longest = counts[start] if "pos" in kind else width
+        rows = rows_in_block(max(n, _pairs_of_anchor(kind, longest, width)))
+        blocks.append(order[start : start + rows])
+        start += rows
+    return blocks
+
+
+def _pairs_of_anchor(kind: str, longest: int, width: int) -> int:
+    """How many pairs an anchor with `longest` positives (or negatives on the left) and `width` negatives has."""
+    return {"anc-neg": width, "pos-pos": longest * longest}.get(kind, longest * width)
 
 
 def _negatives(hard: Tensor | None, negative: Tensor, block: Tensor) -> Side:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metrix.core.head import PoolLinear, positions
+from metrix.core.interpolated import Interpolated
 from metrix.core.maxplus import compiled_kernel, max_plus_linear
-from metrix.core.mixed import Embedded, Interpolated, Mixture
+from metrix.core.mixed import Embedded, Mixture
 from metrix.core.recompute import in_chunks
 from metrix.core.validation import at_least_float32
 from metrix.errors import ModelError

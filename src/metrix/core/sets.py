@@ -17,13 +17,18 @@ from metrix.core.gram import gram
 
 # Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
 HELD = 2**24
-# Numbers in a block of what is not held. About ten of them live for each in forward and backward.
+# Similarities evaluated at a time. About twenty numbers live for each of them in forward and backward.
 BLOCK = 2**22
 
 
 def is_held(rows: int, columns: int, like: Tensor) -> bool:
     """Whether a matrix of this size is held in one piece."""
     return rows * columns * like.element_size() <= HELD
+
+
+def rows_in_block(per_row: int) -> int:
+    """How many rows of so many numbers make a block; one at least."""
+    return max(1, BLOCK // max(1, per_row))
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Sets:
         if is_held(anchors, candidates, self.anchors):
             return [None]
         numbers = torch.arange(anchors, device=self.anchors.device)
-        return torch.split(numbers, max(1, BLOCK // candidates))
+        return torch.split(numbers, rows_in_block(candidates))
 
     def part(self, rows: Tensor | None, *tensors: Tensor) -> Sets:
         """Some anchors with all candidates; `tensors` stand for those of the same name."""

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from metrix import data, evaluate
 from metrix.core.factors import choose, draw
+from metrix.core.interpolated import Interpolated
 from metrix.core.loss import Loss
-from metrix.core.mixed import Interpolated
 from metrix.core.peers import generic_form
 from metrix.core.plan import MIXUP_TYPES, mixture_of_features, mixture_of_inputs
 from metrix.errors import InvalidInput, one_of

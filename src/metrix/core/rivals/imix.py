@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.generic import Totals, weights
+from metrix.core.interpolated import Interpolated
 from metrix.core.loss import Loss
-from metrix.core.mixed import Interpolated, Mixture
+from metrix.core.mixed import Mixture
 from metrix.core.plan import MIXUP_TYPES, check_model, mixture, path_for
 from metrix.core.rivals.fitting import Drawing, pair_loss, partners
-from metrix.core.sets import BLOCK, Sets, is_held
+from metrix.core.sets import Sets, is_held, rows_in_block
 from metrix.core.step import Objective, StepOutput
 from metrix.core.stream import streamed
 from metrix.core.validation import unit
@@ -130,7 +131,7 @@ class IMix(Objective):
             V = mixture.embed(i, j, share).to(x.dtype)
         totals = streamed(
             lambda rows, V, x: self._totals(sets.part(rows, V, x), share[rows], i[rows], j[rows]),
-            [i] if is_held(n, n, x) else torch.split(i, max(1, BLOCK // n)),
+            [i] if is_held(n, n, x) else torch.split(i, rows_in_block(n)),
             [V, x],
             self.loss.learnable(),
         )

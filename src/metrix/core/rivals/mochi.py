@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from metrix.core.generic import Totals, Weights
 from metrix.core.gram import inverse_norms, mixed_similarity
 from metrix.core.loss import Loss
-from metrix.core.mixed import BLOCK
 from metrix.core.pairs import MixingPairs, mixing_pairs
 from metrix.core.rivals.fitting import Drawing, pair_loss
 from metrix.core.sets import Sets
@@ -85,9 +84,9 @@ class MoCHi(EmbeddingObjective):
         x, fixed = sets.anchors, G.detach()
         if "anc-neg" in factors:
             factors["anc-neg"] = factors["anc-neg"] / 2
-        norms = {kind: inverse_norms(fixed, lam, unit=True) for kind, lam in factors.items()}
+        norms = {kind: inverse_norms(fixed, lam) for kind, lam in factors.items()}
         widest = "neg-neg" if "neg-neg" in factors else "anc-neg"
-        mixing = list(mixing_pairs(widest, sets, self.hard_negatives, fixed, BLOCK))
+        mixing = list(mixing_pairs(widest, sets, self.hard_negatives, fixed))
         without = sets.negative.sum(1) == 0  # anchors that have nothing to mix
         blocks: list[MixingPairs | Tensor] = [*mixing, *([without.nonzero().flatten()] if bool(without.any()) else [])]
         row, reduce = self.loss.row, self.loss.reduce

@@ -1,0 +1,135 @@
+"""eq. loss-mixed in closed form: mixed examples enter through products of the vectors that are mixed.
+
+What is held of a batch are matrices over pairs of examples (products, λ, norms). Where these are too large,
+each block of anchors has the rows that it needs and forgets them; λ of a pair is the same in every block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from metrix.core.factors import Factors
+from metrix.core.generic import Totals, Weights, weights
+from metrix.core.gram import gram, inverse_norms, mixed_similarity
+from metrix.core.loss import Loss
+from metrix.core.pairs import MixingPairs, Side, anchors_in_blocks, mixing_pairs
+from metrix.core.sets import Sets, is_held
+from metrix.core.stream import streamed
+
+
+@dataclass(frozen=True)
+class Interpolated:
+    """Mixed examples are λ u_i + (1-λ) u_j of vectors u (n, d), normalised or not."""
+
+    vectors: Tensor
+    unit: bool = True
+    normalise: bool = True
+
+    def squared_norms(self) -> list[Tensor]:
+        """⟨u, u⟩ where it matters and is not 1: one tensor (n,), or none."""
+        return [] if self.unit or not self.normalise else [self.vectors.square().sum(1)]
+
+
+def interpolated_totals(
+    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
+) -> Totals | None:
+    """Sums over the anchors that have a mixing pair; None if there is none."""
+    anchors, n = len(sets.anchors), len(mixture.vectors)
+    lefts = anchors if kind == "anc-neg" else n
+    if is_held(max(anchors, lefts), n, sets.anchors):
+        return _held_totals(loss, mixture, sets, factors, kind, hardest)
+    return _streamed_totals(loss, mixture, sets, factors, kind, hardest)
+
+
+def _held_totals(
+    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
+) -> Totals | None:
+    u, with_anchor = mixture.vectors, kind == "anc-neg"
+    blocks = list(mixing_pairs(kind, sets, hardest, None if hardest is None else sets.similarity.detach()))
+    if not blocks:
+        return None
+    lam = factors.matrix((len(sets.anchors) if with_anchor else len(u), len(u)))
+    A = sets.similarity if u is sets.candidates else sets.anchors @ u.T  # (anchors, n)  ⟨a, u⟩
+    own: list[Tensor] = []  # ⟨a, u_a⟩, 1 for unit vectors
+    norms: list[Tensor] = []
+    if with_anchor and not mixture.unit:
+        own = [A.diagonal()]
+    if mixture.normalise:
+        products = A if mixture.unit and (with_anchor or sets.anchors is u) else gram(u)
+        squares = None if mixture.unit else products.diagonal()
+        norms = [inverse_norms(products, lam, squares, squares)]
+
+    def block_totals(block: MixingPairs, A: Tensor, *rest: Tensor) -> Totals:
+        return _totals(loss, block, block, A, rest[0] if own else None, rest[-1] if norms else None, lam)
+
+    return streamed(block_totals, blocks, [A, *own, *norms], loss.learnable())
+
+
+def _streamed_totals(
+    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
+) -> Totals | None:
+    with_anchor, n = kind == "anc-neg", len(mixture.vectors)
+    blocks = anchors_in_blocks(kind, sets, hardest)
+    if not blocks:
+        return None
+    rows_of_lam = factors.rows((len(sets.anchors) if with_anchor else n, n))
+    shared = sets.anchors is mixture.vectors
+    squares = mixture.squared_norms()
+    fixed = [x.detach() for x in sets.tensors]
+
+    def block_totals(rows: Tensor, u: Tensor, *rest: Tensor) -> Totals:
+        part = sets.part(rows, *fixed)
+        block = next(mixing_pairs(kind, part, hardest, None if hardest is None else part.similarity))
+        lefts, pairs = (rows, block) if with_anchor else _with_rows_of_its_own(block, n)
+        anchors = u if shared else rest[0]
+        if shared and not with_anchor:  # most left examples are anchors of the same block
+            both, place = torch.unique(torch.cat([rows, lefts]), return_inverse=True)
+            A, products = torch.split((u[both] @ u.T)[place], [len(rows), len(lefts)])
+        else:
+            A = anchors[rows] @ u.T  # (rows, n)
+            products = A if with_anchor and mixture.unit else u[lefts] @ u.T  # (lefts, n)
+        lam = rows_of_lam(lefts)
+        own = (anchors[rows] * u[rows]).sum(1) if with_anchor and not mixture.unit else None
+        norm = None
+        if mixture.normalise:
+            left, right = (rest[-1][lefts], rest[-1]) if squares else (None, None)
+            norm = inverse_norms(products, lam, left, right)
+        return _totals(loss, block, pairs, A, own, norm, lam)
+
+    tensors = [mixture.vectors, *([] if shared else [sets.anchors]), *squares]
+    return streamed(block_totals, blocks, tensors, loss.learnable())
+
+
+def _with_rows_of_its_own(block: MixingPairs, n: int) -> tuple[Tensor, MixingPairs]:
+    """The left examples of a block, each once, and the block for matrices over (these, all examples)."""
+    assert block.left is not None
+    if block.left.examples is None:
+        return torch.arange(n, device=block.rows.device), block
+    lefts, place = torch.unique(block.left.examples, return_inverse=True)
+    return lefts, replace(block, left=Side(place, block.left.mask, block.left.size))
+
+
+def _totals(
+    loss: Loss,
+    block: MixingPairs,
+    pairs: MixingPairs,
+    A: Tensor,
+    own: Tensor | None,
+    norm: Tensor | None,
+    lam: Tensor,
+) -> Totals:
+    """`block` says where pairs are in A (anchor, example), `pairs` where in norm and lam (left, right)."""
+    factors = pairs.of_pair(lam)
+    inverse = None if norm is None else pairs.of_pair(norm)
+    S = mixed_similarity(block.of_left(A, own), block.of_right(A), factors, inverse)
+    return pair_totals(loss, block, S, factors)
+
+
+def pair_totals(loss: Loss, block: MixingPairs, S: Tensor, factors: Tensor) -> Totals:
+    """The sums of a block from the similarity (a, l, r) of anchors to mixed examples, and their λ."""
+    w = weights(block.labels(factors), block.valid(), loss.row.include_positive)
+    pos, neg = (x.expand_as(S).flatten(1) for x in w)
+    return loss.reduce(loss.row, S.flatten(1), Weights(pos, neg))

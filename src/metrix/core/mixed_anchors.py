@@ -1,0 +1,146 @@
+"""eq. loss-mixed where positives and negatives are proxies: the mixed example is the anchor.
+
+Pairs (i, j) are of different classes; proxy c has the label λ[c = y_i] + (1-λ)[c = y_j].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from metrix.core.factors import Factors
+from metrix.core.generic import Totals, Weights
+from metrix.core.gram import gram, inverse_norms, mixed_similarity
+from metrix.core.interpolated import Interpolated
+from metrix.core.loss import Loss
+from metrix.core.sets import Sets, is_held, rows_in_block
+from metrix.core.stream import streamed
+
+Embed = Callable[[Tensor, Tensor, Tensor], Tensor]
+Tile = tuple[Tensor, Tensor]  # examples by number: left ones, right ones
+
+
+def mixed_anchor_totals(
+    loss: Loss,
+    mixture: Interpolated | Embed,
+    sets: Sets,
+    factors: Factors,
+    hardest: int | None,
+) -> tuple[Totals, int] | None:
+    """Sums over all mixed examples, and how many there are; None if there is none.
+
+    A mixture is in closed form, or a function that embeds pairs (i, j) with their λ.
+    """
+    labels, n, num_classes = sets.anchor_labels.long(), len(sets.anchors), len(sets.candidates)
+    _, place, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    count = int((n - sizes[place]).clamp_max(n if hardest is None else hardest).sum())
+    if count == 0:
+        return None
+    if not isinstance(mixture, Interpolated):
+        totals = _embedded_totals(loss, mixture, sets, labels, factors, hardest)
+    elif is_held(n, max(n, num_classes), sets.anchors):
+        totals = _held_totals(loss, mixture, sets, labels, factors, hardest)
+    else:
+        totals = _streamed_totals(loss, mixture, sets, labels, factors, hardest)
+    return totals, count
+
+
+def _embedded_totals(
+    loss: Loss, embed: Embed, sets: Sets, labels: Tensor, factors: Factors, hardest: int | None
+) -> Totals:
+    n = len(labels)
+    i, j = _pairs(labels, labels, sets.anchors, sets.anchors, hardest)
+    lam = factors.matrix((n, n))[i, j]
+    V = embed(i, j, lam).to(sets.anchors.dtype)  # (pairs, d)
+
+    def block_totals(block: Tensor, V: Tensor, proxies: Tensor) -> Totals:
+        return _totals(loss, V[block] @ proxies.T, labels[i[block]], labels[j[block]], lam[block])
+
+    return streamed(block_totals, _numbers(i, sets), [V, sets.candidates], loss.learnable())
+
+
+def _held_totals(
+    loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, factors: Factors, hardest: int | None
+) -> Totals:
+    u, n = mixture.vectors, len(labels)
+    i, j = _pairs(labels, labels, sets.anchors, sets.anchors, hardest)
+    lam = factors.matrix((n, n))
+    norms: list[Tensor] = []
+    if mixture.normalise:
+        products = gram(u)
+        squares = None if mixture.unit else products.diagonal()
+        norms = [inverse_norms(products, lam, squares, squares)]
+
+    def block_totals(block: Tensor, B: Tensor, *norms: Tensor) -> Totals:
+        left, right = i[block], j[block]
+        factors = lam[left, right]
+        norm = norms[0][left, right].unsqueeze(1) if norms else None
+        S = mixed_similarity(B.index_select(0, left), B.index_select(0, right), factors.unsqueeze(1), norm)
+        return _totals(loss, S, labels[left], labels[right], factors)
+
+    B = sets.similarity if u is sets.anchors else u @ sets.candidates.T  # (n, classes)
+    return streamed(block_totals, _numbers(i, sets), [B, *norms], loss.learnable())
+
+
+def _streamed_totals(
+    loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, factors: Factors, hardest: int | None
+) -> Totals:
+    n, fixed = len(labels), sets.anchors.detach()
+    rows_of_lam = factors.rows((n, n))
+
+    def tile_totals(tile: Tile, u: Tensor, proxies: Tensor, *squares: Tensor) -> Totals:
+        lefts, rights = tile
+        i, j = _pairs(labels[lefts], labels[rights], fixed[lefts], fixed[rights], hardest)
+        lam = rows_of_lam(lefts)[:, rights]
+        norm = None
+        if mixture.normalise:
+            left, right = (squares[0][lefts], squares[0][rights]) if squares else (None, None)
+            norm = inverse_norms(u[lefts] @ u[rights].T, lam, left, right)[i, j].unsqueeze(1)
+        B_left, B_right = u[lefts] @ proxies.T, u[rights] @ proxies.T
+        S = mixed_similarity(B_left.index_select(0, i), B_right.index_select(0, j), lam[i, j].unsqueeze(1), norm)
+        return _totals(loss, S, labels[lefts][i], labels[rights][j], lam[i, j])
+
+    tensors = [mixture.vectors, sets.candidates, *mixture.squared_norms()]
+    tiles = list(_tiles(n, len(sets.candidates), hardest, fixed.device))
+    return streamed(tile_totals, tiles, tensors, loss.learnable())
+
+
+def _totals(loss: Loss, S: Tensor, y_left: Tensor, y_right: Tensor, lam: Tensor) -> Totals:
+    """The sums from the similarity of mixed examples to proxies (pairs, classes)."""
+    Y = torch.zeros_like(S)
+    Y.scatter_(1, y_left.unsqueeze(1), lam.unsqueeze(1)).scatter_(1, y_right.unsqueeze(1), 1.0 - lam.unsqueeze(1))
+    neg = torch.ones_like(Y) if loss.row.include_positive else 1.0 - Y
+    return loss.reduce(loss.row, S, Weights(Y, neg))
+
+
+def _pairs(y_left: Tensor, y_right: Tensor, left: Tensor, right: Tensor, hardest: int | None) -> tuple[Tensor, Tensor]:
+    """Pairs of different classes, by their places among left and right; `hardest` of each left example."""
+    allowed = y_left[:, None] != y_right[None, :]
+    if hardest is not None and hardest < len(y_right):
+        similarity = (left @ right.T).detach().masked_fill(~allowed, -torch.inf)
+        hard = torch.zeros_like(allowed).scatter_(1, similarity.topk(hardest, dim=1).indices, True)
+        allowed = allowed & hard
+    i, j = allowed.nonzero().unbind(1)
+    return i, j
+
+
+def _numbers(pairs: Tensor, sets: Sets) -> tuple[Tensor, ...]:
+    """The numbers of pairs in blocks, each of a bounded number of similarities to proxies."""
+    numbers = torch.arange(len(pairs), device=pairs.device)
+    return torch.split(numbers, rows_in_block(len(sets.candidates)))
+
+
+def _tiles(n: int, num_classes: int, hardest: int | None, device: torch.device) -> Iterator[Tile]:
+    """All ordered pairs of n examples as tiles; the hardest partners of an example are found among all."""
+    numbers = torch.arange(n, device=device)
+    if hardest is not None:
+        for lefts in torch.split(numbers, rows_in_block(max(n, hardest * num_classes))):
+            yield lefts, numbers
+        return
+    side = max(1, math.isqrt(rows_in_block(num_classes)))
+    for lefts in torch.split(numbers, side):
+        for rights in torch.split(numbers, side):
+            yield lefts, rights
