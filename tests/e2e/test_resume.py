@@ -33,6 +33,7 @@ KINDS = {
     "plain": {},
     "proxies": {"loss": "proxy-anchor", "clip": 1.0, "warmup_epochs": 1},
     "average": {"ema": 0.9, "schedule": "cosine", "mixup": ["embed", "feature"], "sampler": "random"},
+    "divided": {"loss": "margin", "mixup": [], "strategy": "divide-and-conquer", "clusters": 4, "recluster_every": 1},
 }
 
 
@@ -49,7 +50,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], R
 
 def arguments(kind: str) -> list[str]:
     values = {key: value for key, value in (BASE | KINDS[kind]).items() if key != "data"}
-    flags = [("--" + k.replace("_", "-"), ",".join(v) if isinstance(v, list) else str(v)) for k, v in values.items()]
+    flags = [
+        ("--" + k.replace("_", "-"), ",".join(v) or "none" if isinstance(v, list) else str(v))
+        for k, v in values.items()
+    ]
     return ["train", str(BASE["data"]), *(part for flag in flags for part in flag)]
 
 
@@ -76,7 +80,7 @@ def same(resumed: RunFolder, whole: RunFolder) -> None:
     assert resumed.results["test"] == whole.results["test"]
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("plain", 2), ("proxies", 1), ("average", 1)])
+@pytest.mark.parametrize(("kind", "kills"), [("plain", 2), ("proxies", 1), ("average", 1), ("divided", 1)])
 def test_killed_at_a_random_point(
     kind: str,
     kills: int,

@@ -38,7 +38,7 @@ def test_measures_are_those_of_scikit_learn() -> None:
     x, labels = clusters(2, 200, 7, 6, noise=1.0)
     module = importlib.import_module("metrix.evaluate.clustering")
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-    found = module._k_means(unit, 7, 3, 25, 1)
+    found = module.k_means(unit, 7, 3, 25, 1)
     result = clustering(x, labels, seed=3)
     assert result.nmi == pytest.approx(normalized_mutual_info_score(labels, found), abs=1e-9)
     assert result.ami == pytest.approx(adjusted_mutual_info_score(labels, found), abs=1e-9)

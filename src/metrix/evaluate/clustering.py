@@ -42,7 +42,7 @@ def clustering(
         raise InvalidInput(f"iterations={iterations}, restarts={restarts}: accepted is at least 1 of each")
     vectors = Vectors.read(embeddings)
     names, (number,) = class_numbers(read_labels(labels, len(vectors)))
-    found = _k_means(vectors.unit32(), len(names), seed, iterations, restarts)
+    found = k_means(vectors.unit32(), len(names), seed, iterations, restarts)
 
     from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
@@ -54,11 +54,13 @@ def clustering(
     )
 
 
-def _k_means(unit: NDArray[np.float32], clusters: int, seed: int, iterations: int, restarts: int) -> NDArray[np.int64]:
-    """The cluster of each row."""
+def k_means(
+    unit: NDArray[np.float32], clusters: int, seed: int = 0, iterations: int = 25, restarts: int = 1
+) -> NDArray[np.int64]:
+    """The cluster of each row; every row takes part."""
     import faiss
 
-    k_means = faiss.Kmeans(
+    found = faiss.Kmeans(
         unit.shape[1],
         clusters,
         niter=iterations,
@@ -68,6 +70,6 @@ def _k_means(unit: NDArray[np.float32], clusters: int, seed: int, iterations: in
         min_points_per_centroid=1,
         max_points_per_centroid=len(unit),
     )
-    k_means.train(unit)
-    nearest: NDArray[np.int64] = k_means.index.search(unit, 1)[1][:, 0]
+    found.train(unit)
+    nearest: NDArray[np.int64] = found.index.search(unit, 1)[1][:, 0]
     return nearest

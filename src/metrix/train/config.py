@@ -135,6 +135,14 @@ class Training(Section):
     decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of a decay")
     warmup_epochs: int = Field(0, ge=0, description="first epochs in which only head and proxies train")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    strategy: Literal["none", "divide-and-conquer"] = Field(
+        "none", description="none, or divide-and-conquer: batches of one cluster train one slice of the embedding"
+    )
+    clusters: int = Field(8, ge=2, description="divide-and-conquer: clusters of the training images, and slices")
+    recluster_every: int = Field(2, ge=1, description="divide-and-conquer: epochs between two clusterings")
+    finetune_epochs: int | None = Field(
+        None, ge=1, description="divide-and-conquer: last epochs, of the whole; a twentieth of all by default"
+    )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="arithmetic of the network")
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay of a moving average of weights, which is then the model; 0: none"

@@ -17,6 +17,7 @@ from metrix.train import checkpoint
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, owned, under
 from metrix.train.config import Config, Training
+from metrix.train.dividing import Whole, strategy_for
 from metrix.train.ema import Average
 from metrix.train.folder import RunFolder, new_folder, opened
 from metrix.train.interruption import Requests, end_requests
@@ -95,14 +96,15 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     objective = build_objective(config, loss, draws)
     source = source_for(config, embedder, dataset, part, watcher.preparing)
     objective.explain(source.network)  # misfits of network and mixup are found before the first step
-    trained, optimizer = fabric.setup(Trained(source.network, objective), build_optimizer(config, embedder, loss))
+    strategy = strategy_for(config, source)
+    trained, optimizer = fabric.setup(Trained(strategy.network, objective), build_optimizer(config, embedder, loss))
     average = Average(embedder, settings.ema) if settings.ema > 0 else None
 
     progress = Progress()
     if not resumed:  # all that was given fits together, so the run begins
         run.start(config, fingerprint)
     elif run.last.exists():
-        progress = _restore(run, embedder, loss, optimizer, average, draws, fabric)
+        progress = _restore(run, embedder, loss, optimizer, average, draws, strategy, fabric)
     run.forget_after(progress.step)
     total_steps = settings.epochs * source.sampler.batches_per_epoch
     total_steps = min(total_steps, settings.max_steps or total_steps)
@@ -114,12 +116,14 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
         nonlocal saved
         saved = time.monotonic()
         progress.seconds = saved - begun
-        checkpoint.write(path, _state(embedder, loss, optimizer, average, draws), _with_scaler(progress, fabric))
+        state = _state(embedder, loss, optimizer, average, draws, strategy)
+        checkpoint.write(path, state, _with_scaler(progress, fabric))
 
     with requests.noted(), _events(run, progress) as events:
         while not progress.done:
+            strategy.begin(progress.epoch, progress.batch, lambda: _embedded(source, trained, fabric))
             trained.train()
-            for images, labels in source.batches(progress.epoch, progress.batch):
+            for images, labels in strategy.batches(progress.epoch, progress.batch):
                 if progress.step >= total_steps:
                     break
                 for group in optimizer.param_groups:
@@ -238,12 +242,20 @@ def _measured(source: Images, name: str, trained: nn.Module, average: Average | 
             return measured(source, name, fabric.device)
 
 
+def _embedded(source: Images, trained: nn.Module, fabric: Any) -> Tensor:
+    """The training images under the test view, embedded by the weights that are being trained."""
+    trained.eval()
+    with torch.no_grad(), fabric.autocast():
+        return source.embed(source.part, fabric.device)
+
+
 def _state(
     embedder: Embedder,
     loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
+    strategy: Whole,
 ) -> dict[str, Tensor]:
     """Every tensor of a run that its future depends on."""
     return {
@@ -251,6 +263,7 @@ def _state(
         **owned("loss", loss.state_dict()),
         **owned("ema", average.tensors if average is not None else {}),
         **owned("optimizer", checkpoint.optimizer_tensors(optimizer)),
+        **owned("strategy", strategy.tensors()),
         "random/torch": torch.get_rng_state(),
         "random/draws": draws.get_state(),
     }
@@ -263,6 +276,7 @@ def _restore(
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
+    strategy: Whole,
     fabric: Any,
 ) -> Progress:
     """The reverse of `_state`."""
@@ -272,6 +286,7 @@ def _restore(
     if average is not None:
         average.load(under("ema", tensors))
     checkpoint.load_optimizer(optimizer, under("optimizer", tensors))
+    strategy.load(under("strategy", tensors))
     torch.set_rng_state(tensors["random/torch"])
     draws.set_state(tensors["random/draws"])
     scaler = getattr(fabric.strategy.precision, "scaler", None)

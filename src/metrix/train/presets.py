@@ -80,6 +80,21 @@ BASELINES: dict[str, dict[str, Any]] = {
         "decay_every": 20,
         "decay_by": 0.1,
     },
+    "divide-and-conquer": {
+        "loss": "margin",
+        "strategy": "divide-and-conquer",
+        "clusters": 8,
+        "recluster_every": 2,
+        "finetune_epochs": 10,
+        "epochs": 200,
+        "sampler": "balanced",
+        "batch_size": 80,
+        "per_class": 4,
+        "dim": 128,
+        "lr": 1e-5,
+        "schedule": "constant",
+        "warmup_epochs": 0,
+    },
 }
 # Products have few images each: fewer fill a class of the batch, and fewer centres stand for it.
 OF_PRODUCTS: dict[str, dict[str, Any]] = {"epshn": {"per_class": 4}, "soft-triple": {"centers": 2}}

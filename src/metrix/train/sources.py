@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
+from metrix.data.samplers import BatchSampler
 from metrix.errors import InvalidInput
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
@@ -105,7 +106,7 @@ class Images:
         self.embedder, self.dataset, self.workers = embedder, dataset, config.data.workers
         self.train_view, self.test_view = train_view, test_view
         self.part = part.with_transform(train_view, seed=config.train.seed)
-        self.sampler = sampler_for(config, part)
+        self.sampler: BatchSampler = sampler_for(config, part)
         self.network: nn.Module = embedder
         self._loader: Any = None
 
