@@ -36,10 +36,12 @@ class Interpolated:
 def interpolated_totals(
     loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
 ) -> Totals | None:
-    """Sums over the anchors that have a mixing pair; None if there is none."""
-    anchors, n = len(sets.anchors), len(mixture.vectors)
-    lefts = anchors if kind == "anc-neg" else n
-    if is_held(max(anchors, lefts), n, sets.anchors):
+    """Sums over the anchors that have a mixing pair; None if there is none.
+
+    All of several processes draw λ in the same way, that of one process with all anchors.
+    """
+    n = len(mixture.vectors)
+    if is_held(sets.total if kind == "anc-neg" else max(sets.total, n), n, sets.anchors):
         return _held_totals(loss, mixture, sets, factors, kind, hardest)
     return _streamed_totals(loss, mixture, sets, factors, kind, hardest)
 
@@ -48,19 +50,23 @@ def _held_totals(
     loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
 ) -> Totals | None:
     u, with_anchor = mixture.vectors, kind == "anc-neg"
+    lam = factors.matrix((sets.total if with_anchor else len(u), len(u)))
+    lam = lam[sets.start : sets.start + len(sets.anchors)] if with_anchor else lam
     blocks = list(mixing_pairs(kind, sets, hardest, None if hardest is None else sets.similarity.detach()))
     if not blocks:
         return None
-    lam = factors.matrix((len(sets.anchors) if with_anchor else len(u), len(u)))
     A = sets.similarity if u is sets.candidates else sets.anchors @ u.T  # (anchors, n)  ⟨a, u⟩
     own: list[Tensor] = []  # ⟨a, u_a⟩, 1 for unit vectors
     norms: list[Tensor] = []
     if with_anchor and not mixture.unit:
-        own = [A.diagonal()]
+        own = [A.diagonal(sets.start)]
     if mixture.normalise:
         products = A if mixture.unit and (with_anchor or sets.anchors is u) else gram(u)
         squares = None if mixture.unit else products.diagonal()
-        norms = [inverse_norms(products, lam, squares, squares)]
+        left = squares
+        if with_anchor and sets.share is not None and squares is not None:
+            products, left = products[sets.share.rows], squares[sets.share.rows]
+        norms = [inverse_norms(products, lam, left, squares)]
 
     def block_totals(block: MixingPairs, A: Tensor, *rest: Tensor) -> Totals:
         return _totals(loss, block, block, A, rest[0] if own else None, rest[-1] if norms else None, lam)
@@ -72,10 +78,10 @@ def _streamed_totals(
     loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
 ) -> Totals | None:
     with_anchor, n = kind == "anc-neg", len(mixture.vectors)
+    rows_of_lam = factors.rows((sets.total if with_anchor else n, n))
     blocks = anchors_in_blocks(kind, sets, hardest)
     if not blocks:
         return None
-    rows_of_lam = factors.rows((len(sets.anchors) if with_anchor else n, n))
     shared = sets.anchors is mixture.vectors
     squares = mixture.squared_norms()
     fixed = [x.detach() for x in sets.tensors]
@@ -83,7 +89,7 @@ def _streamed_totals(
     def block_totals(rows: Tensor, u: Tensor, *rest: Tensor) -> Totals:
         part = sets.part(rows, *fixed)
         block = next(mixing_pairs(kind, part, hardest, None if hardest is None else part.similarity))
-        lefts, pairs = (rows, block) if with_anchor else _with_rows_of_its_own(block, n)
+        lefts, pairs = (rows + sets.start, block) if with_anchor else _with_rows_of_its_own(block, n)
         anchors = u if shared else rest[0]
         if shared and not with_anchor:  # most left examples are anchors of the same block
             both, place = torch.unique(torch.cat([rows, lefts]), return_inverse=True)
@@ -92,7 +98,7 @@ def _streamed_totals(
             A = anchors[rows] @ u.T  # (rows, n)
             products = A if with_anchor and mixture.unit else u[lefts] @ u.T  # (lefts, n)
         lam = rows_of_lam(lefts)
-        own = (anchors[rows] * u[rows]).sum(1) if with_anchor and not mixture.unit else None
+        own = (anchors[rows] * u[lefts]).sum(1) if with_anchor and not mixture.unit else None
         norm = None
         if mixture.normalise:
             left, right = (rest[-1][lefts], rest[-1]) if squares else (None, None)

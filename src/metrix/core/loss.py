@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.functions import identity
+from metrix.core.gathering import ALONE, WHOLE, Division, Ranks
 from metrix.core.generic import (
     Function,
     Reduction,
@@ -67,23 +68,34 @@ class Loss(nn.Module):
             return self.reduce(self.row, S, Weights(part.positive.to(S.dtype), negative.to(S.dtype)))
 
         found = streamed(totals, sets.blocks(), sets.tensors, self.learnable())
-        return self.conclude(found, len(sets.anchors), sets.anchors, sets.candidates)
+        return self.conclude(found, len(sets.anchors), sets.anchors, sets.candidates, ranks=sets.ranks)
 
     def learnable(self) -> list[Tensor]:
         """Learnable parts of the five functions (proxies enter through anchors or candidates)."""
         return [p for name, p in self.named_parameters() if name != "proxies" and p.requires_grad]
 
-    def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
-        """Anchors, P(a) and N(a): here the examples of the batch, none of them its own positive."""
+    def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
+        """Anchors, P(a) and N(a): here the examples of the batch, none of them its own positive.
+
+        Of a batch gathered from several processes, `division` says which anchors are this one's.
+        """
         labels = class_labels(labels, len(embeddings))
-        return Sets(embeddings, embeddings, labels, labels, torch.arange(len(labels), device=labels.device))
+        numbers, share = torch.arange(len(labels), device=labels.device), division.of_examples()
+        if share is None:
+            return Sets(embeddings, embeddings, labels, labels, numbers, embeddings, labels)
+        anchors, own = embeddings[share.rows], numbers[share.rows]
+        return Sets(anchors, embeddings, labels[own], labels, own, embeddings, labels, share, division.ranks)
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
         return loss_per_anchor(self.row, S, weights(Y, valid, self.row.include_positive))[0]
 
-    def conclude(self, totals: Totals, anchors: int, *graph: Tensor) -> tuple[Tensor, int]:
-        """The loss from its sums and counts; zero, with a graph and a warning once, if nothing counted."""
+    def conclude(self, totals: Totals, anchors: int, *graph: Tensor, ranks: Ranks = ALONE) -> tuple[Tensor, int]:
+        """The loss from its sums and counts; zero, with a graph and a warning once, if nothing counted.
+
+        The sums and counts of several processes are added up first.
+        """
+        totals, anchors = ranks.added_up(totals, anchors)
         value = (totals.sums / totals.counts.clamp_min(1)).sum()
         usable = int(totals.anchors)
         if usable == 0:
@@ -178,11 +190,14 @@ class ProxyAnchorLoss(ProxyLoss):
 
     anchor_role: Role = "proxies"
 
-    def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
+    def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
         """Every proxy is an anchor; its class's examples are positive, all others negative."""
         labels = self.labels(labels, embeddings)
-        classes = torch.arange(len(self.proxies), device=labels.device)
-        return Sets(self.unit_proxies().to(embeddings.dtype), embeddings, classes, labels, None)
+        share = division.of_shared(len(self.proxies))
+        rows = slice(None) if share is None else share.rows
+        classes = torch.arange(len(self.proxies), device=labels.device)[rows]
+        proxies = self.unit_proxies().to(embeddings.dtype)[rows]
+        return Sets(proxies, embeddings, classes, labels, None, embeddings, labels, share, division.ranks)
 
 
 class ProxyCandidateLoss(ProxyLoss):
@@ -190,8 +205,12 @@ class ProxyCandidateLoss(ProxyLoss):
 
     candidate_role: Role = "proxies"
 
-    def sets(self, embeddings: Tensor, labels: Tensor) -> Sets:
+    def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
         """Every example is an anchor; the proxy of its class is its positive, all others negative."""
         labels = self.labels(labels, embeddings)
+        share = division.of_examples()
+        rows = slice(None) if share is None else share.rows
         classes = torch.arange(len(self.proxies), device=labels.device)
-        return Sets(embeddings, self.unit_proxies().to(embeddings.dtype), labels, classes, None)
+        proxies = self.unit_proxies().to(embeddings.dtype)
+        anchors = embeddings if share is None else embeddings[rows]
+        return Sets(anchors, proxies, labels[rows], classes, None, embeddings, labels, share, division.ranks)

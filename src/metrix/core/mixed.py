@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.factors import Factors
-from metrix.core.generic import Totals
+from metrix.core.generic import Totals, Weights
 from metrix.core.interpolated import Interpolated, interpolated_totals, pair_totals
 from metrix.core.loss import Loss
 from metrix.core.mixed_anchors import mixed_anchor_totals
@@ -46,7 +46,8 @@ def mixed_loss(
     """eq. loss-mixed, averaged over anchors with a mixing pair, and how many anchors were left out.
 
     `sets` are those of the clean batch, `factors` are the λ, `kind` is a kind of mixing pairs,
-    `hardest` the number of negatives of an anchor to mix with.
+    `hardest` the number of negatives of an anchor to mix with. λ is drawn for the anchors of all processes,
+    so that it is the same in all of them.
     """
     with torch.autocast(sets.anchors.device.type, enabled=False):
         if loss.candidate_role == "proxies":
@@ -67,20 +68,22 @@ def _mixed_candidates(
         totals = interpolated_totals(loss, mixture, sets, factors, kind, hardest)
     else:
         totals = _embedded_totals(loss, mixture, sets, factors, kind, hardest)
-    return loss.conclude(_nothing(embeddings) if totals is None else totals, len(sets.anchors), embeddings)
+    totals = _nothing(loss, embeddings) if totals is None else totals
+    return loss.conclude(totals, len(sets.anchors), embeddings, ranks=sets.ranks)
 
 
 def _embedded_totals(
     loss: Loss, mixture: Embedded, sets: Sets, factors: Factors, kind: str, hardest: int | None
 ) -> Totals | None:
-    n = len(sets.candidates)
+    n, with_anchor = len(sets.candidates), kind == "anc-neg"
+    lam = factors.matrix((sets.total if with_anchor else n, n))
+    lam = lam[sets.start : sets.start + len(sets.anchors)] if with_anchor else lam
     similarity = None if hardest is None else sets.similarity.detach()
     blocks = list(mixing_pairs(kind, sets, hardest, similarity, per_anchor=n * n))
     if not blocks:
         return None
-    lam = factors.matrix((len(sets.anchors) if kind == "anc-neg" else n, n))
     i, j = distinct(blocks, (lam.shape[0], lam.shape[1])).unbind(1)
-    V = mixture.embed(i, j, lam[i, j]).to(sets.anchors.dtype)  # (pairs, d)
+    V = mixture.embed(i + sets.start if with_anchor else i, j, lam[i, j]).to(sets.anchors.dtype)  # (pairs, d)
     number = torch.zeros(lam.shape, dtype=torch.int64, device=lam.device)
     number[i, j] = torch.arange(len(i), device=lam.device)
 
@@ -101,13 +104,13 @@ def _mixed_anchors(
             f"pairs {kind!r} with {type(loss).__name__}: its positives and negatives are proxies, so only "
             "examples of different classes are mixed; accepted are 'pos-neg' and 'anc-neg'"
         )
-    embeddings = sets.anchors
     mixed = mixture.embed if isinstance(mixture, Embedded) else mixture
     found = mixed_anchor_totals(loss, mixed, sets, factors, hardest)
-    totals, anchors = (_nothing(embeddings), len(embeddings)) if found is None else found
-    return loss.conclude(totals, anchors, embeddings)
+    totals, anchors = (_nothing(loss, sets.examples), len(sets.anchors)) if found is None else found
+    return loss.conclude(totals, anchors, sets.examples, ranks=sets.ranks)
 
 
-def _nothing(like: Tensor) -> Totals:
-    zero = torch.zeros((), dtype=torch.int64, device=like.device)
-    return Totals(like.new_zeros(1), zero.reshape(1), zero)
+def _nothing(loss: Loss, like: Tensor) -> Totals:
+    """The totals of no anchor at all."""
+    none = like.new_zeros(0, 1)
+    return loss.reduce(loss.row, none, Weights(none, none))

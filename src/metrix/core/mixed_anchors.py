@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from metrix.core.factors import Factors
+from metrix.core.factors import Factors, RowsOfFactors
 from metrix.core.generic import Totals, Weights
 from metrix.core.gram import gram, inverse_norms, mixed_similarity
 from metrix.core.interpolated import Interpolated
@@ -34,26 +34,24 @@ def mixed_anchor_totals(
 
     A mixture is in closed form, or a function that embeds pairs (i, j) with their λ.
     """
-    labels, n, num_classes = sets.anchor_labels.long(), len(sets.anchors), len(sets.candidates)
+    labels, n, num_classes = sets.example_labels.long(), len(sets.examples), len(sets.candidates)
     _, place, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-    count = int((n - sizes[place]).clamp_max(n if hardest is None else hardest).sum())
+    own = slice(sets.start, sets.start + len(sets.anchors))
+    count = int((n - sizes[place[own]]).clamp_max(n if hardest is None else hardest).sum())
+    if isinstance(mixture, Interpolated) and not is_held(n, max(n, num_classes), sets.anchors):
+        rows = factors.rows((n, n))
+        return (_streamed_totals(loss, mixture, sets, labels, rows, hardest), count) if count else None
+    lam = factors.matrix((n, n))  # drawn by every process, so that all go on alike
     if count == 0:
         return None
-    if not isinstance(mixture, Interpolated):
-        totals = _embedded_totals(loss, mixture, sets, labels, factors, hardest)
-    elif is_held(n, max(n, num_classes), sets.anchors):
-        totals = _held_totals(loss, mixture, sets, labels, factors, hardest)
-    else:
-        totals = _streamed_totals(loss, mixture, sets, labels, factors, hardest)
-    return totals, count
+    i, j = _pairs(labels[own], labels, sets.anchors, sets.examples, hardest)
+    i = i + sets.start
+    if isinstance(mixture, Interpolated):
+        return _held_totals(loss, mixture, sets, labels, lam, i, j), count
+    return _embedded_totals(loss, mixture, sets, labels, lam[i, j], i, j), count
 
 
-def _embedded_totals(
-    loss: Loss, embed: Embed, sets: Sets, labels: Tensor, factors: Factors, hardest: int | None
-) -> Totals:
-    n = len(labels)
-    i, j = _pairs(labels, labels, sets.anchors, sets.anchors, hardest)
-    lam = factors.matrix((n, n))[i, j]
+def _embedded_totals(loss: Loss, embed: Embed, sets: Sets, labels: Tensor, lam: Tensor, i: Tensor, j: Tensor) -> Totals:
     V = embed(i, j, lam).to(sets.anchors.dtype)  # (pairs, d)
 
     def block_totals(block: Tensor, V: Tensor, proxies: Tensor) -> Totals:
@@ -63,11 +61,9 @@ def _embedded_totals(
 
 
 def _held_totals(
-    loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, factors: Factors, hardest: int | None
+    loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, lam: Tensor, i: Tensor, j: Tensor
 ) -> Totals:
-    u, n = mixture.vectors, len(labels)
-    i, j = _pairs(labels, labels, sets.anchors, sets.anchors, hardest)
-    lam = factors.matrix((n, n))
+    u = mixture.vectors
     norms: list[Tensor] = []
     if mixture.normalise:
         products = gram(u)
@@ -86,10 +82,9 @@ def _held_totals(
 
 
 def _streamed_totals(
-    loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, factors: Factors, hardest: int | None
+    loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, rows_of_lam: RowsOfFactors, hardest: int | None
 ) -> Totals:
-    n, fixed = len(labels), sets.anchors.detach()
-    rows_of_lam = factors.rows((n, n))
+    fixed = sets.examples.detach()
 
     def tile_totals(tile: Tile, u: Tensor, proxies: Tensor, *squares: Tensor) -> Totals:
         lefts, rights = tile
@@ -104,7 +99,9 @@ def _streamed_totals(
         return _totals(loss, S, labels[lefts][i], labels[rights][j], lam[i, j])
 
     tensors = [mixture.vectors, sets.candidates, *mixture.squared_norms()]
-    tiles = list(_tiles(n, len(sets.candidates), hardest, fixed.device))
+    numbers = torch.arange(len(labels), device=fixed.device)
+    lefts = numbers[sets.start : sets.start + len(sets.anchors)]
+    tiles = list(_tiles(lefts, numbers, len(sets.candidates), hardest))
     return streamed(tile_totals, tiles, tensors, loss.learnable())
 
 
@@ -133,14 +130,13 @@ def _numbers(pairs: Tensor, sets: Sets) -> tuple[Tensor, ...]:
     return torch.split(numbers, rows_in_block(len(sets.candidates)))
 
 
-def _tiles(n: int, num_classes: int, hardest: int | None, device: torch.device) -> Iterator[Tile]:
-    """All ordered pairs of n examples as tiles; the hardest partners of an example are found among all."""
-    numbers = torch.arange(n, device=device)
+def _tiles(lefts: Tensor, rights: Tensor, num_classes: int, hardest: int | None) -> Iterator[Tile]:
+    """All ordered pairs of examples as tiles; the hardest partners of an example are found among all."""
     if hardest is not None:
-        for lefts in torch.split(numbers, rows_in_block(max(n, hardest * num_classes))):
-            yield lefts, numbers
+        for some in torch.split(lefts, rows_in_block(max(len(rights), hardest * num_classes))):
+            yield some, rights
         return
     side = max(1, math.isqrt(rows_in_block(num_classes)))
-    for lefts in torch.split(numbers, side):
-        for rights in torch.split(numbers, side):
-            yield lefts, rights
+    for some in torch.split(lefts, side):
+        for others in torch.split(rights, side):
+            yield some, others

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from metrix.core.factors import Factors, choose
+from metrix.core.gathering import Batch, Gathering
 from metrix.core.loss import Loss
-from metrix.core.mixed import Mixture, mixed_loss
+from metrix.core.mixed import mixed_loss
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.peers import generic_form
 from metrix.core.plan import (
     MIXUP_TYPES,
     check_model,
     mixture,
-    mixture_of_embeddings,
-    mixture_of_features,
-    mixture_of_inputs,
     path_for,
 )
 from metrix.core.sets import Sets
@@ -90,14 +89,13 @@ class Metrix(Objective):
             )
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            x = unit(embeddings)
-            sets = self.loss.sets(x, labels)
+            sets = self._sets(batch)
             clean, _ = self.loss.clean(sets)
             if self.strength == 0:
                 return clean
-            of = mixture_of_embeddings(x, self.renormalise)
-            mixed, _ = self._mixed(of, sets, "embed", self._draw_pairs(), None)
+            mixed, _ = self._mixed(None, embeddings, batch, sets, "embed", self._draw_pairs(), None)
             return clean + self.strength * mixed
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
@@ -107,14 +105,14 @@ class Metrix(Objective):
         embeddings = model.head(features)
         mixup = self.mixup[choose(len(self.mixup), self.generator)]
         kind = self._draw_pairs()
+        batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            x = unit(embeddings)
-            sets = self.loss.sets(x, labels)
+            sets = self._sets(batch)
             clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
-            of = mixture(mixup, model, inputs, features, x, self.renormalise, self.memory_budget)
-            mixed, left_out_mixed = self._mixed(of, sets, mixup, kind, None)
+            source = inputs if mixup == "input" else features
+            mixed, left_out_mixed = self._mixed(model, source, batch, sets, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
@@ -122,9 +120,8 @@ class Metrix(Objective):
         self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
     ) -> Tensor:
         """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it."""
-        x = unit(embeddings)
-        of = mixture_of_embeddings(x, self.renormalise)
-        return self._mixed(of, self.loss.sets(x, labels), "embed", self._given(pairs), lam)[0]
+        batch = self.gathered(embeddings, labels)
+        return self._mixed(None, embeddings, batch, self._sets(batch), "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,
@@ -136,9 +133,8 @@ class Metrix(Objective):
     ) -> Tensor:
         """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
         check_model(model)
-        x = unit(model.head(features))
-        of = mixture_of_features(model, features, self.memory_budget)
-        return self._mixed(of, self.loss.sets(x, labels), "feature", self._given(pairs), lam)[0]
+        batch = self.gathered(model.head(features), labels)
+        return self._mixed(model, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
         self,
@@ -150,9 +146,8 @@ class Metrix(Objective):
     ) -> Tensor:
         """eq. loss-mixed with input mixup."""
         check_model(model)
-        x = unit(model.head(model.features(inputs)))
-        of = mixture_of_inputs(model, inputs, self.memory_budget)
-        return self._mixed(of, self.loss.sets(x, labels), "input", self._given(pairs), lam)[0]
+        batch = self.gathered(model.head(model.features(inputs)), labels)
+        return self._mixed(model, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
 
     def explain(self, model: Any = None) -> str:
         """Which way the mixed examples of each mixup type are computed with this model, and why."""
@@ -168,10 +163,34 @@ class Metrix(Objective):
         names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
-    def _mixed(self, of: Mixture, sets: Sets, mixup: str, kind: str, lam: float | Tensor | None) -> tuple[Tensor, int]:
+    def _sets(self, batch: Batch) -> Sets:
+        return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+
+    def _mixed(
+        self,
+        model: Any,
+        source: Tensor,
+        batch: Batch,
+        sets: Sets,
+        mixup: str,
+        kind: str,
+        lam: float | Tensor | None,
+    ) -> tuple[Tensor, int]:
+        """The mixed loss; `source` are the inputs or features of this process, whichever are mixed."""
+        local = mixup != "embed" and not self.ranks.alone and self.ranks.mix == "local"
+        gather = Gathering(None if local else batch.division)
+        if local:
+            share = batch.division.of_examples()
+            assert share is not None, "there are several processes"
+            own = self.loss.sets(sets.examples[share.rows], batch.labels[share.rows])
+            sets = replace(own, ranks=self.ranks)
+        of = mixture(mixup, model, source, source, sets.examples, self.renormalise, self.memory_budget, gather)
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
-        factors = Factors(lam, self.alpha, self.lam_per == "pair", self.generator, sets.anchors)
-        return mixed_loss(self.loss, of, sets, factors, kind, hardest)
+        per_pair = self.lam_per == "pair"
+        generator = self.ranks.own(self.generator) if local and per_pair else self.generator
+        factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
+        mixed, left_out = mixed_loss(self.loss, of, sets, factors, kind, hardest)
+        return gather.tied(mixed), left_out
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]

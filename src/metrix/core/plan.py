@@ -24,6 +24,11 @@ from metrix.core.validation import at_least_float32
 from metrix.errors import ModelError
 
 MIXUP_TYPES = ("input", "feature", "embed")
+Gather = Callable[[Tensor], Tensor]
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,23 @@ def check_model(model: Any) -> None:
 
 
 def mixture(
-    mixup: str, model: Any, inputs: Tensor, features: Tensor, embeddings: Tensor, renormalise: bool, budget: int
+    mixup: str,
+    model: Any,
+    inputs: Tensor,
+    features: Tensor,
+    embeddings: Tensor,
+    renormalise: bool,
+    budget: int,
+    gather: Gather = _as_it_is,
 ) -> Mixture:
-    """eq. mix-embed of a mixup type, from what a step has: inputs, their features and their unit embeddings."""
+    """eq. mix-embed of a mixup type, from what a step has: inputs, their features and their unit embeddings.
+
+    Inputs and features are those of this process, `gather` makes those of all of them. Embeddings are gathered.
+    """
     if mixup == "input":
-        return mixture_of_inputs(model, inputs, budget)
+        return mixture_of_inputs(model, inputs, budget, gather)
     if mixup == "feature":
-        return mixture_of_features(model, features, budget)
+        return mixture_of_features(model, features, budget, gather)
     return mixture_of_embeddings(embeddings, renormalise)
 
 
@@ -77,20 +92,25 @@ def mixture_of_embeddings(embeddings: Tensor, renormalise: bool) -> Mixture:
     return Interpolated(embeddings, normalise=renormalise)
 
 
-def mixture_of_features(model: Any, features: Tensor, budget: int) -> Mixture:
-    """eq. mix-embed, feature mixup: f_m(mix_λ(g_m(x), g_m(x')))."""
+def mixture_of_features(model: Any, features: Tensor, budget: int, gather: Gather = _as_it_is) -> Mixture:
+    """eq. mix-embed, feature mixup: f_m(mix_λ(g_m(x), g_m(x'))).
+
+    `gather` makes the rows of all processes from those of this one; what is mixed is all that it is given.
+    """
     path = path_for("feature", model)
     head = model.head
     if path.name == "chunks":
         module = head if isinstance(head, nn.Module) else model
         network = _under_ambient_autocast(head, features.device.type)
-        return Embedded(lambda i, j, lam: in_chunks(network, features, i, j, lam, budget, module))
+        mixed = gather(features)
+        return Embedded(lambda i, j, lam: in_chunks(network, mixed, i, j, lam, budget, module))
     x = at_least_float32(positions(features))
     weight = at_least_float32(head.linear.weight).to(x.dtype)
     bias = None if head.linear.bias is None else head.linear.bias.to(x.dtype)
     if path.name == "closed form" or x.shape[1] == 1:
         with torch.autocast(x.device.type, enabled=False):
-            return Interpolated(F.linear(head.pooled(x), weight, bias), unit=False)
+            return Interpolated(gather(F.linear(head.pooled(x), weight, bias)), unit=False)
+    x = gather(x)
 
     def embed(i: Tensor, j: Tensor, lam: Tensor) -> Tensor:
         out = max_plus_linear(x, weight, i, j, lam.to(x.dtype), budget)
@@ -104,13 +124,14 @@ def mixture_of_features(model: Any, features: Tensor, budget: int) -> Mixture:
     return Embedded(embed)
 
 
-def mixture_of_inputs(model: Any, inputs: Tensor, budget: int) -> Mixture:
+def mixture_of_inputs(model: Any, inputs: Tensor, budget: int, gather: Gather = _as_it_is) -> Mixture:
     """eq. mix-embed, input mixup: f(mix_λ(x, x'))."""
     check_model(model)
 
     network = _under_ambient_autocast(lambda x: model.head(model.features(x)), inputs.device.type)
     module = model if isinstance(model, nn.Module) else None
-    return Embedded(lambda i, j, lam: in_chunks(network, inputs, i, j, lam, budget, module))
+    mixed = gather(inputs)
+    return Embedded(lambda i, j, lam: in_chunks(network, mixed, i, j, lam, budget, module))
 
 
 def _under_ambient_autocast(network: Callable[[Tensor], Tensor], device: str) -> Callable[[Tensor], Tensor]:

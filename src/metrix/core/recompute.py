@@ -32,6 +32,8 @@ def in_chunks(
         with keep_running_statistics(module):
             return embed(torch.lerp(x[j], x[i], share))
 
+    if len(i) == 0:  # a process without anchors of its own
+        return mixed(i, j, lam)
     if not torch.is_grad_enabled():
         per_example = 4 * x[0].numel() * x.element_size()
         chunks = _chunks(len(i), per_example, budget)

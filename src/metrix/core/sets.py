@@ -7,12 +7,13 @@ anchors at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from metrix.core.gathering import ALONE, Ranks, Share
 from metrix.core.gram import gram
 
 # Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
@@ -33,13 +34,30 @@ def rows_in_block(per_row: int) -> int:
 
 @dataclass(frozen=True)
 class Sets:
-    """eq. pos and neg: P(a) are the candidates of the class of anchor a but itself, N(a) all others."""
+    """eq. pos and neg: P(a) are the candidates of the class of anchor a but itself, N(a) all others.
+
+    Of several processes each has the sets of its share of the anchors, with the candidates of all.
+    """
 
     anchors: Tensor  # (anchors, d)  unit
     candidates: Tensor  # (candidates, d)  unit
     anchor_labels: Tensor  # (anchors,)
     candidate_labels: Tensor  # (candidates,)
     own: Tensor | None  # (anchors,)  which candidate is the anchor itself; None: no candidate is
+    examples: Tensor  # (n, d)  unit: the whole batch
+    example_labels: Tensor  # (n,)
+    share: Share | None = None  # which of all anchors these are; None: all
+    ranks: Ranks = ALONE  # the processes whose anchors the loss is averaged over
+
+    @property
+    def start(self) -> int:
+        """Which of all anchors the first one is."""
+        return 0 if self.share is None else self.share.start
+
+    @property
+    def total(self) -> int:
+        """The number of anchors of all processes."""
+        return len(self.anchors) if self.share is None else self.share.of
 
     @cached_property
     def same(self) -> Tensor:
@@ -82,4 +100,4 @@ class Sets:
             return self
         anchors, candidates = tensors[0].index_select(0, rows), tensors[-1]
         own = None if self.own is None else self.own[rows]
-        return Sets(anchors, candidates, self.anchor_labels[rows], self.candidate_labels, own)
+        return replace(self, anchors=anchors, candidates=candidates, anchor_labels=self.anchor_labels[rows], own=own)

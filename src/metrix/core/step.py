@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from metrix.core.gathering import ALONE, Batch, Ranks, gathered_batch
 from metrix.core.loss import Loss
 from metrix.core.validation import at_least_float32, unit
 from metrix.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,29 @@ class Objective(nn.Module):
     """Base of all that a loop can train: a loss with a mixing method, or without one."""
 
     loss: nn.Module
+    generator: torch.Generator | None = None  # of all random choices; None: torch's default one
+    ranks: Ranks = ALONE
+
+    def across_ranks(self, group: Any = None, mix: str = "local") -> Self:
+        """From now on the loss of the global batch of all processes of a group of torch.distributed.
+
+        Each process gives its own part of the batch; gradients averaged over the processes, as
+        DistributedDataParallel does, are those of one process with the whole batch. Random choices are those
+        of rank 0. `mix` says where the partners of mixed features and inputs come from: "local", the part of
+        the process, or "global", all parts, whose features or inputs are then gathered too.
+
+        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").across_ranks()   # under torchrun
+        """
+        self.ranks = Ranks.joined(group, mix)
+        self.generator = self.ranks.agreed(self.generator)
+        loss: Any = self.loss
+        if hasattr(loss, "generator"):  # a loss that draws
+            loss.generator = self.ranks.agreed(loss.generator)
+        return self
+
+    def gathered(self, embeddings: Tensor, labels: Tensor) -> Batch:
+        """Embeddings and labels of the global batch: the one place where parts of a batch come together."""
+        return gathered_batch(embeddings, labels, self.ranks)
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step of a model on a batch."""
@@ -59,19 +86,25 @@ class EmbeddingObjective(Objective):
         """The loss of embeddings (n, d), which need not be normalised; autocast is off."""
         raise NotImplementedError
 
+    def parts_of(self, batch: Batch) -> Parts:
+        """The loss of a gathered batch; each of several processes computes all of it, unless it knows better."""
+        return self.parts(batch.embeddings, batch.labels)
+
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """The loss of embeddings (n, d), which need not be normalised: where a PML loss stood."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.parts(embeddings, labels).loss
+            return self.parts_of(batch).loss
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
         split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
         embeddings = model.head(model.features(inputs)) if split else model(inputs)
+        batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            loss, clean, left_out = self.parts(embeddings, labels)
+            loss, clean, left_out = self.parts_of(batch)
         mixed = loss.detach() - clean.detach()
         return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, left_out, 0)
 
@@ -95,10 +128,15 @@ class Clean(EmbeddingObjective):
 
     def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
         """The loss itself."""
+        return self.parts_of(Batch(embeddings, labels))
+
+    def parts_of(self, batch: Batch) -> Parts:
+        """The loss itself; one of the generic form with the own share of the anchors only."""
         if isinstance(self.loss, Loss):
-            value, left_out = self.loss.clean(self.loss.sets(unit(embeddings), labels))
+            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+            value, left_out = self.loss.clean(sets)
         else:
-            value, left_out = self.loss(at_least_float32(embeddings), labels), 0
+            value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0
         return Parts(value, value, left_out)
 
     def explain(self, model: Any = None) -> str:

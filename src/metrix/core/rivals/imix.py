@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metrix.core.gathering import Gathering
 from metrix.core.generic import Totals, weights
 from metrix.core.interpolated import Interpolated
 from metrix.core.loss import Loss
@@ -85,26 +86,28 @@ class IMix(Objective):
                 f"mixup={self.mixup!r} needs the model: call objective.step(model, inputs, labels), or choose "
                 "mixup='embed', which needs only embeddings"
             )
+        batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            x = unit(embeddings)
-            sets = self.loss.sets(x, labels)
+            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
             clean, _ = self.loss.clean(sets)
-            return clean + self.strength * self.mixed(Interpolated(x), sets, labels)[0]
+            return clean + self.strength * self.mixed(Interpolated(sets.examples), sets, batch.labels)[0]
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step with a model that has `features(x)` and `head(z)`."""
         check_model(model)
         features = model.features(inputs)
         embeddings = model.head(features)
+        batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            x = unit(embeddings)
-            sets = self.loss.sets(x, labels)
+            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
             clean, left_out = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
-            of = mixture(self.mixup, model, inputs, features, x, True, self.memory_budget)
+            gather = Gathering(batch.division)  # partners are drawn from all of the batch
+            of = mixture(self.mixup, model, inputs, features, sets.examples, True, self.memory_budget, gather)
             with torch.autocast(embeddings.device.type, enabled=False):
-                mixed, left_out_mixed = self.mixed(of, sets, labels)
+                mixed, left_out_mixed = self.mixed(of, sets, batch.labels)
+            mixed = gather.tied(mixed)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, self.mixup, "anc-neg", left_out, left_out_mixed)
 
@@ -117,25 +120,27 @@ class IMix(Objective):
         others: Tensor | None = None,
     ) -> tuple[Tensor, int]:
         """The loss of the mixed anchors, and how many were left out; λ and partners are drawn unless given."""
-        x, n = sets.anchors, len(labels)
-        i = torch.arange(n, device=x.device)
+        x, n, i = sets.examples, len(labels), sets.own
+        assert i is not None, "anchors are examples"
         j = partners(labels, self.generator) if others is None else others
         if j is None:  # one class: no negatives
             none = torch.zeros(1, dtype=torch.int64, device=x.device)
-            return self.loss.conclude(Totals(x.new_zeros(1), none, none[0]), n, x)
+            return self.loss.conclude(Totals(x.new_zeros(1), none, none[0]), len(i), x, ranks=sets.ranks)
         share = self.drawing((n,), x, lam)
-        share = torch.maximum(share, 1.0 - share)
+        j, share = j[i], torch.maximum(share, 1.0 - share)[i]
         if isinstance(mixture, Interpolated):
-            V = _normalised(torch.lerp(mixture.vectors[j], mixture.vectors, share.unsqueeze(1)))
+            u = mixture.vectors
+            V = _normalised(torch.lerp(u[j], u[i], share.unsqueeze(1)), u.detach().square().sum(1).max())
         else:
             V = mixture.embed(i, j, share).to(x.dtype)
+        rows = torch.arange(len(i), device=x.device)
         totals = streamed(
             lambda rows, V, x: self._totals(sets.part(rows, V, x), share[rows], i[rows], j[rows]),
-            [i] if is_held(n, n, x) else torch.split(i, rows_in_block(n)),
+            [rows] if is_held(len(i), n, x) else torch.split(rows, rows_in_block(n)),
             [V, x],
             self.loss.learnable(),
         )
-        return self.loss.conclude(totals, n, x)
+        return self.loss.conclude(totals, len(i), x, ranks=sets.ranks)
 
     def _totals(self, sets: Sets, lam: Tensor, i: Tensor, j: Tensor) -> Totals:
         """The loss of some mixed anchors, those of the examples i, with the whole clean batch."""
@@ -166,8 +171,11 @@ class IMix(Objective):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
-def _normalised(V: Tensor) -> Tensor:
-    """Mixtures of unit norm; one that vanishes (opposite vectors, λ = 1/2) has no direction and stays zero."""
+def _normalised(V: Tensor, scale: Tensor) -> Tensor:
+    """Mixtures, of vectors with squared norms up to `scale`, brought to unit norm.
+
+    One that vanishes (opposite vectors, λ = 1/2) has no direction and stays zero.
+    """
     squared = V.square().sum(1, keepdim=True)
-    vanishes = squared <= 4.0 * torch.finfo(V.dtype).eps * squared.detach().max()
+    vanishes = squared <= 4.0 * torch.finfo(V.dtype).eps * scale
     return V * torch.where(vanishes, 0.0, torch.rsqrt(torch.where(vanishes, 1.0, squared)))

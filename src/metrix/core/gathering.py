@@ -1,0 +1,235 @@
+"""The batch of all processes: gathered in one place, with gradients.
+
+Every process holds a part of the global batch. Embeddings and labels are gathered once, then each process
+computes the rows of its own anchors against all candidates; sums and counts over anchors are added up over
+the processes, and the loss of each is the loss of the global batch:
+
+    forward     n_own × n similarities, and one number for each sum and count to add up
+    backward    the gradient of a gathered tensor goes back to the process whose part it is, added up over all
+
+So the gradients of all processes *averaged*, as DistributedDataParallel and FSDP do, are exactly those of one
+process with the whole batch, learnable parts of the loss included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from metrix.core.generic import Totals
+from metrix.errors import InvalidInput, ShapeError, one_of
+
+MIX = ("local", "global")
+
+
+class Share(NamedTuple):
+    """Rows start to stop of `of` are those of this process."""
+
+    start: int
+    stop: int
+    of: int
+
+    @property
+    def rows(self) -> slice:
+        """The rows as a slice."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train together; one process alone is what everything else does without.
+
+    mix     where the partners of mixed features and inputs come from: the part of this process ("local"), or
+            those of all ("global"), whose features or inputs are then gathered too
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None  # of torch.distributed; None is the default one
+    mix: str = "local"
+
+    @classmethod
+    def joined(cls, group: Any = None, mix: str = "local") -> Ranks:
+        """The processes of a group of torch.distributed that was initialised."""
+        if mix not in MIX:
+            raise one_of("mix", mix, MIX)
+        if not dist.is_available() or not dist.is_initialized():
+            raise InvalidInput(
+                "there is no process group: call torch.distributed.init_process_group first, and start with torchrun"
+            )
+        return cls(dist.get_rank(group), dist.get_world_size(group), group, mix)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only one process."""
+        return self.size == 1
+
+    def agreed(self, generator: torch.Generator | None) -> torch.Generator | None:
+        """A generator of the same state on all processes, that of rank 0."""
+        if self.alone:
+            return generator
+        generator = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**63)
+        device = torch.device("cuda" if dist.get_backend(self.group) == "nccl" else "cpu")
+        state = generator.get_state().to(device)
+        dist.broadcast(state, group=self.group, group_src=0)
+        generator.set_state(state.cpu())
+        return generator
+
+    def own(self, generator: torch.Generator | None) -> torch.Generator:
+        """A generator of this process alone, from one draw of the generator that all have in common."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        return torch.Generator().manual_seed(seed + self.rank)
+
+    def division(self, own: int, device: torch.device) -> Division:
+        """The number of examples of each process, from that of this one."""
+        if self.alone:
+            return Division((own,), self)
+        counts = torch.zeros(self.size, dtype=torch.int64, device=device)
+        dist.all_gather_into_tensor(counts, counts.new_tensor([own]), group=self.group)
+        return Division(tuple(counts.tolist()), self)
+
+    def added_up(self, totals: Totals, anchors: int) -> tuple[Totals, int]:
+        """Sums and counts over the anchors of all processes, and how many anchors there are in all."""
+        if self.alone:
+            return totals, anchors
+        numbers = torch.cat([totals.counts, totals.anchors.reshape(1), totals.counts.new_tensor([anchors])])
+        sums, numbers = _AddedUp.apply(totals.sums, numbers, self)
+        return Totals(sums, numbers[:-2], numbers[-2]), int(numbers[-1])
+
+
+ALONE = Ranks()
+
+
+class Division(NamedTuple):
+    """How a global batch is divided among processes: so many examples each, in the order of ranks."""
+
+    sizes: tuple[int, ...]
+    ranks: Ranks
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """Rows of all processes, rank after rank, from those of this one; differentiable if x is."""
+        if self.ranks.alone:
+            return x
+        out: Tensor = _Gathered.apply(x, self.ranks, self.sizes)
+        return out
+
+    def of_examples(self) -> Share | None:
+        """Which examples of the global batch are this process's; None: all."""
+        start = sum(self.sizes[: self.ranks.rank])
+        return None if self.ranks.alone else Share(start, start + self.sizes[self.ranks.rank], sum(self.sizes))
+
+    def of_shared(self, rows: int) -> Share | None:
+        """An even share of rows that every process has, as proxies are; None: all."""
+        rank, size = self.ranks.rank, self.ranks.size
+        return None if self.ranks.alone else Share(rows * rank // size, rows * (rank + 1) // size, rows)
+
+
+WHOLE = Division((), ALONE)
+
+
+class Batch(NamedTuple):
+    """Embeddings and labels of the global batch, and how it is divided."""
+
+    embeddings: Tensor  # (n, d)
+    labels: Tensor  # (n,)
+    division: Division = WHOLE
+
+
+def gathered_batch(embeddings: Tensor, labels: Tensor, ranks: Ranks) -> Batch:
+    """Embeddings and labels of all processes, from those of this one."""
+    if ranks.alone:
+        return Batch(embeddings, labels)
+    if embeddings.ndim != 2 or labels.ndim != 1 or len(labels) != len(embeddings):
+        raise ShapeError(
+            f"embeddings of shape {tuple(embeddings.shape)} and labels of shape {tuple(labels.shape)} on rank "
+            f"{ranks.rank}: accepted are (examples, dimensions) and (examples,)"
+        )
+    division = ranks.division(len(labels), embeddings.device)
+    labels = labels.to(device=embeddings.device, dtype=torch.int64)
+    return Batch(division.gathered(embeddings), division.gathered(labels), division)
+
+
+class Gathering:
+    """Gathers tensors of a step (without a division, leaves them as they are), and ties a loss to them.
+
+    The backward pass of a gathered tensor is a collective call. A process whose own anchors do not need
+    that tensor would leave it out, and the others would wait for it: so every loss depends on it, by zero.
+    """
+
+    def __init__(self, division: Division | None) -> None:
+        self.division = None if division is None or division.ranks.alone else division
+        self._gathered: list[Tensor] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The rows of all processes."""
+        if self.division is None:
+            return x
+        self._gathered.append(self.division.gathered(x))
+        return self._gathered[-1]
+
+    def tied(self, loss: Tensor) -> Tensor:
+        """The loss, which now depends on all that was gathered."""
+        out: Tensor = _Tied.apply(loss, *self._gathered) if self._gathered else loss
+        return out
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: Ranks, parts: tuple[int, ...]) -> Tensor:
+        ctx.ranks, ctx.parts = ranks, parts
+        longest = max(parts)
+        padded = x if len(x) == longest else torch.cat([x, x.new_zeros(longest - len(x), *x.shape[1:])])
+        whole = x.new_empty(ranks.size * longest, *x.shape[1:])
+        dist.all_gather_into_tensor(whole, padded.contiguous(), group=ranks.group)
+        if min(parts) == longest:
+            return whole
+        return torch.cat([whole[r * longest : r * longest + n] for r, n in enumerate(parts)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ranks, parts = ctx.ranks, ctx.parts
+        longest, own = max(parts), parts[ranks.rank]
+        if min(parts) != longest:
+            padded = grad.new_zeros(ranks.size, longest, *grad.shape[1:])
+            for r, part in enumerate(torch.split(grad, parts)):
+                padded[r, : len(part)] = part
+            grad = padded.flatten(0, 1)
+        out = grad.new_empty(longest, *grad.shape[1:])
+        dist.reduce_scatter_tensor(out, grad.contiguous(), group=ranks.group)
+        return out[:own], None, None
+
+
+class _AddedUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: Tensor, counts: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
+        ctx.size = ranks.size
+        both = torch.cat([sums.double(), counts.double()])  # one call for both; counts are exact up to 2^53
+        dist.all_reduce(both, group=ranks.group)
+        found_sums, found_counts = both[: len(sums)], both[len(sums) :]
+        found_counts = found_counts.round().long()
+        ctx.mark_non_differentiable(found_counts)
+        return found_sums.to(sums.dtype), found_counts
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        return grad * ctx.size, None, None  # every process has the same gradient here: their sum
+
+
+class _Tied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *gathered: Tensor) -> Tensor:
+        ctx.like = [(x.shape, x.dtype, x.device) for x in gathered]
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        zeros = [torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in ctx.like]
+        return (grad, *zeros)
