@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metrix import data, evaluate, losses
     from metrix.core.head import PoolLinear
+    from metrix.core.micro import MicroBatched
     from metrix.core.objective import Metrix
     from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
     from metrix.core.split import split
@@ -28,6 +29,7 @@ __all__ = [
     "Metrix",
     "MetrixError",
     "MetrixWarning",
+    "MicroBatched",
     "MoCHi",
     "Objective",
     "PoolLinear",
@@ -47,6 +49,7 @@ _HOMES = {
     "Metrix": "metrix.core.objective",
     "MetrixError": "metrix.errors",
     "MetrixWarning": "metrix.errors",
+    "MicroBatched": "metrix.core.micro",
     "MoCHi": "metrix.core.rivals",
     "Objective": "metrix.core.step",
     "PoolLinear": "metrix.core.head",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from metrix.core.factors import Factors, choose
 from metrix.core.gathering import Batch, Gathering
 from metrix.core.loss import Loss
+from metrix.core.micro import embedded, whole
 from metrix.core.mixed import mixed_loss
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.peers import generic_form
@@ -101,8 +102,7 @@ class Metrix(Objective):
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step with a model that has `features(x)` and `head(z)`: any mixup type."""
         check_model(model)
-        features = model.features(inputs)
-        embeddings = model.head(features)
+        features, embeddings = embedded(model, inputs, "feature" in self.mixup and self.strength > 0)
         mixup = self.mixup[choose(len(self.mixup), self.generator)]
         kind = self._draw_pairs()
         batch = self.gathered(embeddings, labels)
@@ -111,8 +111,8 @@ class Metrix(Objective):
             clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
-            source = inputs if mixup == "input" else features
-            mixed, left_out_mixed = self._mixed(model, source, batch, sets, mixup, kind, None)
+            source = inputs if mixup == "input" or features is None else features
+            mixed, left_out_mixed = self._mixed(whole(model), source, batch, sets, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 

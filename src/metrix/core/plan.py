@@ -70,7 +70,7 @@ def mixture(
     mixup: str,
     model: Any,
     inputs: Tensor,
-    features: Tensor,
+    features: Tensor | None,
     embeddings: Tensor,
     renormalise: bool,
     budget: int,
@@ -83,6 +83,7 @@ def mixture(
     if mixup == "input":
         return mixture_of_inputs(model, inputs, budget, gather)
     if mixup == "feature":
+        assert features is not None, "features are kept where they are mixed"
         return mixture_of_features(model, features, budget, gather)
     return mixture_of_embeddings(embeddings, renormalise)
 

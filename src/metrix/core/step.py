@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from metrix.core.gathering import ALONE, Batch, Ranks, gathered_batch
 from metrix.core.loss import Loss
+from metrix.core.micro import embedded
 from metrix.core.validation import at_least_float32, unit
 from metrix.errors import InvalidInput
 
@@ -101,7 +102,7 @@ class EmbeddingObjective(Objective):
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
         split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
-        embeddings = model.head(model.features(inputs)) if split else model(inputs)
+        embeddings = embedded(model, inputs, keep_features=False)[1] if split else model(inputs)
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             loss, clean, left_out = self.parts_of(batch)

@@ -119,6 +119,9 @@ class Training(Section):
     epochs: int = Field(60, ge=1, description="passes over the training images")
     max_steps: int | None = Field(None, ge=1, description="end after so many steps, whatever the epochs")
     batch_size: int = Field(100, ge=2, description="images in a batch")
+    micro_batch: int | None = Field(
+        None, ge=1, description="images that go through the network at a time; the loss stays that of the batch"
+    )
     sampler: Literal["balanced", "random"] = Field("balanced", description="classes × images, or all at random")
     per_class: int = Field(5, ge=1, description="images of each class in a balanced batch")
     lr: float = Field(1e-4, gt=0, description="learning rate of the backbone")

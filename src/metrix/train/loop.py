@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metrix.core.micro import MicroBatched
 from metrix.core.step import Objective
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
@@ -97,7 +98,10 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     source = source_for(config, embedder, dataset, part, watcher.preparing)
     objective.explain(source.network)  # misfits of network and mixup are found before the first step
     strategy = strategy_for(config, source)
-    trained, optimizer = fabric.setup(Trained(strategy.network, objective), build_optimizer(config, embedder, loss))
+    network = strategy.network
+    if settings.micro_batch is not None:
+        network = MicroBatched(network, settings.micro_batch)
+    trained, optimizer = fabric.setup(Trained(network, objective), build_optimizer(config, embedder, loss))
     average = Average(embedder, settings.ema) if settings.ema > 0 else None
 
     progress = Progress()

@@ -23,6 +23,7 @@ from metrix.core.gathering import Gathering
 from metrix.core.generic import Totals, weights
 from metrix.core.interpolated import Interpolated
 from metrix.core.loss import Loss
+from metrix.core.micro import embedded, whole
 from metrix.core.mixed import Mixture
 from metrix.core.plan import MIXUP_TYPES, check_model, mixture, path_for
 from metrix.core.rivals.fitting import Drawing, pair_loss, partners
@@ -95,8 +96,7 @@ class IMix(Objective):
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step with a model that has `features(x)` and `head(z)`."""
         check_model(model)
-        features = model.features(inputs)
-        embeddings = model.head(features)
+        features, embeddings = embedded(model, inputs, self.mixup == "feature")
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
@@ -104,7 +104,7 @@ class IMix(Objective):
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
             gather = Gathering(batch.division)  # partners are drawn from all of the batch
-            of = mixture(self.mixup, model, inputs, features, sets.examples, True, self.memory_budget, gather)
+            of = mixture(self.mixup, whole(model), inputs, features, sets.examples, True, self.memory_budget, gather)
             with torch.autocast(embeddings.device.type, enabled=False):
                 mixed, left_out_mixed = self.mixed(of, sets, batch.labels)
             mixed = gather.tied(mixed)
