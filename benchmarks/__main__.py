@@ -13,14 +13,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+GROUPS = ("core", "methods", "loading", "training", "evaluation")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("groups", nargs="*", help="core, loading, training, evaluation; all by default")
+    parser.add_argument("groups", nargs="*", help=f"{', '.join(GROUPS)}; all by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--skip-slow", action="store_true", help="leave out what takes minutes")
     options = parser.parse_args()
-    groups = options.groups or ["core", "loading", "training", "evaluation"]
+    groups = options.groups or list(GROUPS)
     console = Console(stderr=True)
     rows: list[dict[str, Any]] = []
     for name, part in parts(groups, options.skip_slow):
@@ -44,6 +46,11 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
             for part in core.PARTS:
                 if not (skip_slow and part is core.whole_step):
                     yield f"core: {part.__name__.replace('_', ' ')}", part
+        elif group == "methods":
+            from benchmarks import methods
+
+            for part in methods.PARTS:
+                yield f"methods: {part.__name__.replace('_', ' ')}", part
         elif group == "loading":
             from benchmarks import loading
 
@@ -57,7 +64,7 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
 
             yield "evaluation", lambda: evaluation.run(0.1 if skip_slow else 1.0)
         else:
-            sys.exit(f"unknown group {group!r}: accepted are core, loading, training and evaluation")
+            sys.exit(f"unknown group {group!r}: accepted are {', '.join(GROUPS)}")
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from metrix.cli import analyze, compare, data, demo, embed, evaluate, reproduce, train
+from metrix.cli import analyze, compare, data, demo, embed, evaluate, methods, reproduce, train
 
 
 def add_to(app: typer.Typer) -> None:
@@ -12,6 +12,7 @@ def add_to(app: typer.Typer) -> None:
     demo.add_to(app)
     data.add_to(app)
     train.add_to(app)
+    methods.add_to(app)
     evaluate.add_to(app)
     compare.add_to(app)
     analyze.add_to(app)

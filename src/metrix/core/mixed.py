@@ -24,6 +24,8 @@ from metrix.core.sets import Sets
 from metrix.core.stream import streamed
 from metrix.errors import InvalidInput
 
+PAIRS_OF_MIXED_ANCHORS = ("pos-neg", "anc-neg")  # where positives and negatives are proxies
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -99,7 +101,7 @@ def _mixed_anchors(
     loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: str, hardest: int | None
 ) -> tuple[Tensor, int]:
     """Proxies as positives and negatives: the mixed example is the anchor."""
-    if kind not in ("pos-neg", "anc-neg"):
+    if kind not in PAIRS_OF_MIXED_ANCHORS:
         raise InvalidInput(
             f"pairs {kind!r} with {type(loss).__name__}: its positives and negatives are proxies, so only "
             "examples of different classes are mixed; accepted are 'pos-neg' and 'anc-neg'"

@@ -86,12 +86,14 @@ class MixingPairs:
 
 
 def _of_side(matrix: Tensor, rows: Tensor, side: Side) -> Tensor:
-    picked = matrix if len(rows) == len(matrix) and _in_order(rows) else matrix.index_select(0, rows)
+    picked = rows_of(matrix, rows)
     return picked if side.examples is None else picked.gather(1, side.examples)
 
 
-def _in_order(rows: Tensor) -> bool:
-    return bool((rows[1:] > rows[:-1]).all())
+def rows_of(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of a matrix, without a copy where they are all of them."""
+    everything = len(rows) == len(matrix) and bool((rows[1:] > rows[:-1]).all())
+    return matrix if everything else matrix.index_select(0, rows)
 
 
 def mixing_pairs(

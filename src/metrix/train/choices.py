@@ -1,4 +1,4 @@
-"""What can be chosen by name besides the loss: mixing methods, mixup types, mixing pairs, pooling heads.
+"""What can be chosen by name besides the loss: mixing methods, mixup types, mixing pairs, pooling heads, strategies.
 
 The configuration accepts exactly these names, and `metrix methods` lists them. Nothing here imports torch.
 """
@@ -53,12 +53,18 @@ PAIRS: dict[str, Choice] = {
     "neg-neg": Choice("two negatives, label 0", METRIX),
 }
 POOLS: dict[str, Choice] = {
-    "avg+max": Choice("average plus maximum over positions; feature mixup by the max-plus kernel", METRIX),
-    "avg": Choice("average over positions; feature mixup in closed form", "Lin et al., ICLR 2014"),
-    "max": Choice("maximum over positions; feature mixup by the max-plus kernel", "Tolias et al., ICLR 2016"),
+    "avg+max": Choice("average plus maximum over positions", METRIX),
+    "avg": Choice("average over positions", "Lin et al., ICLR 2014"),
+    "max": Choice("maximum over positions", "Tolias et al., ICLR 2016"),
     "gem": Choice("generalised mean with a learnt exponent", "Radenović et al., TPAMI 2018"),
     "cls": Choice("the class token, of a transformer only", "Dosovitskiy et al., ICLR 2021"),
     "attention": Choice("average weighted by a learnt query", "Ilse et al., ICML 2018"),
+}
+STRATEGIES: dict[str, Choice] = {
+    "none": Choice("every batch trains the whole embedding", ""),
+    "divide-and-conquer": Choice(
+        "batches of one cluster train one slice of the embedding", "Sanakoyeu et al., CVPR 2019"
+    ),
 }
 ONE_LOSS = "real and synthetic examples are in one loss"
 METHODS: dict[str, Method] = {

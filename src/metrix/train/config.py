@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metrix.errors import InvalidInput, one_of
-from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, Choice
+from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, STRATEGIES, Choice
 
 
 def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
@@ -29,6 +29,7 @@ def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
 MixupName = Annotated[str, _known("mixup", MIXUPS)]
 PairsName = Annotated[str, _known("pairs", PAIRS)]
 PoolName = Annotated[str, _known("pool", POOLS)]
+StrategyName = Annotated[str, _known("strategy", STRATEGIES)]
 MethodName = Annotated[str, _known("mixup_method", METHODS)]
 
 
@@ -138,7 +139,7 @@ class Training(Section):
     decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of a decay")
     warmup_epochs: int = Field(0, ge=0, description="first epochs in which only head and proxies train")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
-    strategy: Literal["none", "divide-and-conquer"] = Field(
+    strategy: StrategyName = Field(
         "none", description="none, or divide-and-conquer: batches of one cluster train one slice of the embedding"
     )
     clusters: int = Field(8, ge=2, description="divide-and-conquer: clusters of the training images, and slices")

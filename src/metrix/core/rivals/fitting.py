@@ -44,7 +44,6 @@ class Drawing:
 
     alpha: float
     lam_per: str
-    generator: torch.Generator | None
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -52,9 +51,11 @@ class Drawing:
         if self.lam_per not in LAM_PER:
             raise one_of("lam_per", self.lam_per, LAM_PER)
 
-    def __call__(self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None) -> Tensor:
+    def __call__(
+        self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
         """λ of a shape, unless it is given as a number or a tensor of that shape."""
-        return Factors(given, self.alpha, self.lam_per == "pair", self.generator, like).matrix(shape)
+        return Factors(given, self.alpha, self.lam_per == "pair", generator, like).matrix(shape)
 
 
 def partners(labels: Tensor, generator: torch.Generator | None) -> Tensor | None:

@@ -76,7 +76,7 @@ class IMix(Objective):
             raise InvalidInput(f"temperature={temperature}: accepted is a number above 0, or None for the loss's form")
         if temperature is not None and targets == "classes":
             raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
-        self.drawing = Drawing(alpha, lam_per, generator)
+        self.drawing = Drawing(alpha, lam_per)
         self.mixup, self.strength, self.targets, self.temperature = mixup, float(strength), targets, temperature
         self.generator, self.memory_budget = generator, memory_budget
 
@@ -126,7 +126,7 @@ class IMix(Objective):
         if j is None:  # one class: no negatives
             none = torch.zeros(1, dtype=torch.int64, device=x.device)
             return self.loss.conclude(Totals(x.new_zeros(1), none, none[0]), len(i), x, ranks=sets.ranks)
-        share = self.drawing((n,), x, lam)
+        share = self.drawing((n,), x, lam, self.generator)
         j, share = j[i], torch.maximum(share, 1.0 - share)[i]
         if isinstance(mixture, Interpolated):
             u = mixture.vectors

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from metrix.core.generic import Totals, Weights
 from metrix.core.gram import inverse_norms, mixed_similarity
 from metrix.core.loss import Loss
-from metrix.core.pairs import MixingPairs, mixing_pairs
+from metrix.core.pairs import MixingPairs, mixing_pairs, rows_of
 from metrix.core.rivals.fitting import Drawing, pair_loss
 from metrix.core.sets import Sets
 from metrix.core.step import EmbeddingObjective, Parts
@@ -66,7 +66,7 @@ class MoCHi(EmbeddingObjective):
         if isinstance(hard_negatives, bool) or not isinstance(hard_negatives, int) or hard_negatives < 1:
             raise InvalidInput(f"hard_negatives={hard_negatives!r}: accepted is a whole number from 1")
         self.hard_negatives = hard_negatives
-        self.drawing = Drawing(alpha, lam_per, generator)
+        self.drawing, self.generator = Drawing(alpha, lam_per), generator
         self.kinds = "+".join(self.pairs)
 
     def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> Parts:
@@ -76,7 +76,7 @@ class MoCHi(EmbeddingObjective):
         n, G = len(x), sets.similarity  # taken with its graph before the clean loss, which is for the log only
         with torch.no_grad():
             clean, _ = self.loss.clean(sets)
-        factors = {kind: self.drawing((n, n), x, lam) for kind in self.pairs}
+        factors = {kind: self.drawing((n, n), x, lam, self.generator) for kind in self.pairs}
         value, left_out = self.loss.conclude(self._totals(sets, G, factors), n, x)
         return Parts(value, clean, left_out)
 
@@ -90,12 +90,12 @@ class MoCHi(EmbeddingObjective):
         without = sets.negative.sum(1) == 0  # anchors that have nothing to mix
         blocks: list[MixingPairs | Tensor] = [*mixing, *([without.nonzero().flatten()] if bool(without.any()) else [])]
         row, reduce = self.loss.row, self.loss.reduce
+        positive = sets.positive.to(G.dtype)
+        negative = torch.ones_like(positive) if row.include_positive else sets.negative.to(G.dtype)
 
         def block_totals(block: MixingPairs | Tensor, G: Tensor, one_sided: Tensor) -> Totals:
             rows = block if isinstance(block, Tensor) else block.rows
-            S, pos, neg = [G[rows]], [sets.positive[rows]], [sets.negative[rows]]
-            if row.include_positive:
-                neg = [pos[0] | neg[0]]
+            S, pos, neg = [rows_of(G, rows)], [rows_of(positive, rows)], [rows_of(negative, rows)]
             if not isinstance(block, Tensor):
                 for kind, lam in factors.items():
                     pairs = MixingPairs(rows, block.left if kind == "neg-neg" else None, block.right, kind)
@@ -104,10 +104,9 @@ class MoCHi(EmbeddingObjective):
                         left, pairs.of_right(one_sided), pairs.of_pair(lam), pairs.of_pair(norms[kind])
                     )
                     S.append(synthetic.flatten(1))
-                    neg.append(pairs.valid().expand_as(synthetic).flatten(1))
-                    pos.append(torch.zeros_like(neg[-1]))
-            w = Weights(*(torch.cat(parts, 1).to(G.dtype) for parts in (pos, neg)))
-            return reduce(row, torch.cat(S, 1), w)
+                    neg.append(pairs.valid().to(G.dtype).expand_as(synthetic).flatten(1))
+                    pos.append(G.new_zeros(()).expand_as(neg[-1]))
+            return reduce(row, torch.cat(S, 1), Weights(torch.cat(pos, 1), torch.cat(neg, 1)))
 
         return streamed(block_totals, blocks, [G, x @ x.detach().T], self.loss.learnable())
 

@@ -54,7 +54,7 @@ class ProxySynthesis(EmbeddingObjective):
         self.loss: ProxyLoss = proxy_loss(loss, "ProxySynthesis")
         if not 0 < ratio <= 1:
             raise InvalidInput(f"ratio={ratio}: accepted is a number above 0 and at most 1")
-        self.drawing = Drawing(alpha, lam_per, generator)
+        self.drawing = Drawing(alpha, lam_per)
         self.ratio, self.generator = float(ratio), generator
 
     def parts(
@@ -76,7 +76,7 @@ class ProxySynthesis(EmbeddingObjective):
             clean, _ = self.loss.clean(sets)
         count = max(1, int(self.ratio * len(x)))
         i, j = torch.arange(count, device=x.device), j[:count]
-        share = self.drawing((count,), x, lam)
+        share = self.drawing((count,), x, lam, self.generator)
         of_examples, of_proxies = (i, j), (labels[i], labels[j])
         roles = {"examples": of_examples, "proxies": of_proxies}
         S = _extended(S, sets.anchors, *roles[self.loss.anchor_role], share)

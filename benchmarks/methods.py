@@ -1,0 +1,116 @@
+"""What each mixing method costs for a step, beside the clean loss that it is added to and beside the others.
+
+The paper has 483 ms for a batch of proxy anchor, 965 with Metrix and 1,563 with Proxy Synthesis (100 images, ResNet-50,
+one GPU): 2.0 and 3.2 times the clean loss. Here it is processor time, of all threads together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.core import batch, forward_backward
+from benchmarks.measuring import at_most, together
+from metrix import Clean, Embedder, IMix, Metrix, MoCHi, Objective, ProxySynthesis, losses
+
+CLASSES, DIM = 100, 512
+
+
+def objectives(dim: int, embed_only: bool) -> dict[str, dict[str, Objective]]:
+    """Mixing methods by the loss that they are added to, beside the clean loss."""
+
+    def pairs() -> nn.Module:
+        return losses.Contrastive(reduction="mean_nonzero")
+
+    def proxies() -> nn.Module:
+        return losses.ProxyAnchor.original(CLASSES, dim)
+
+    found: dict[str, dict[str, Objective]] = {
+        "contrastive": {
+            "clean": Clean(pairs()),
+            "Metrix embed, pos-neg": Metrix(pairs(), mixup="embed", pairs="pos-neg"),
+            "Metrix embed, anc-neg": Metrix(pairs(), mixup="embed", pairs="anc-neg"),
+            "MoCHi neg-neg+anc-neg": MoCHi(pairs()),
+            "MoCHi neg-neg": MoCHi(pairs(), "neg-neg"),
+            "MoCHi anc-neg": MoCHi(pairs(), "anc-neg"),
+            "i-Mix embed": IMix(pairs(), mixup="embed"),
+        },
+        "proxy anchor": {
+            "clean": Clean(proxies()),
+            "Metrix embed, pos-neg": Metrix(proxies(), mixup="embed", pairs="pos-neg"),
+            "Metrix embed, anc-neg": Metrix(proxies(), mixup="embed", pairs="anc-neg"),
+            "Proxy Synthesis": ProxySynthesis(proxies()),
+        },
+    }
+    if not embed_only:
+        found["contrastive"] |= {
+            "Metrix feature, pos-neg": Metrix(pairs(), mixup="feature", pairs="pos-neg"),
+            "Metrix input, anc-neg": Metrix(pairs(), mixup="input", pairs="anc-neg"),
+            "i-Mix input": IMix(pairs()),
+        }
+    return found
+
+
+def loss_alone() -> list[dict[str, Any]]:
+    """Forward and backward of the loss of given embeddings."""
+    x, labels = batch(20, 5, DIM)
+    runs = {
+        loss: {name: partial(forward_backward, objective, x, labels) for name, objective in methods.items()}
+        for loss, methods in objectives(DIM, embed_only=True).items()
+    }
+    return _rows(
+        "loss alone", {loss: together(methods, seconds=8.0, clock=time.process_time) for loss, methods in runs.items()}
+    )
+
+
+def whole_step() -> list[dict[str, Any]]:
+    """A network, forward and backward: glyphs-cnn on 100 images."""
+    torch.manual_seed(0)
+    model, (_, labels) = Embedder("glyphs-cnn", dim=DIM), batch(20, 5)
+    config = model.data_config
+    images = torch.randn(len(labels), config.channels, config.size, config.size)
+
+    def step(objective: Objective) -> None:
+        objective.step(model, images, labels).loss.backward()
+        model.zero_grad()
+
+    runs = {
+        loss: {name: partial(step, objective) for name, objective in methods.items()}
+        for loss, methods in objectives(DIM, embed_only=False).items()
+    }
+    return _rows(
+        "whole step", {loss: together(methods, seconds=8.0, clock=time.process_time) for loss, methods in runs.items()}
+    )
+
+
+def _timed(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
+    return together(runs, seconds=8.0, clock=time.process_time)
+
+
+def _rows(what: str, times: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    rows = []
+    for loss, found in times.items():
+        for name, seconds in found.items():
+            note = f"{1000 * seconds:.2f} ms, clean {1000 * found['clean']:.2f} ms"
+            if name != "clean":
+                rows.append(figure(f"{what}, {loss} + {name}: against clean", seconds / found["clean"], note))
+        rivals = {name: t for name, t in found.items() if not name.startswith(("clean", "Metrix"))}
+        cheapest = min(rivals, key=lambda name: rivals[name])
+        for kind in ("pos-neg", "anc-neg"):
+            ratio = found[f"Metrix embed, {kind}"] / rivals[cheapest]
+            rows.append(
+                at_most(f"{what}, {loss}: Metrix embed, {kind} against the cheapest other, {cheapest}", ratio, 1)
+            )
+    return rows
+
+
+def figure(name: str, value: float, note: str) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": "×", "target": "", "reached": None, "note": note}
+
+
+PARTS = (loss_alone, whole_step)

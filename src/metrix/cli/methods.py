@@ -1,0 +1,137 @@
+"""`metrix methods`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from metrix.train.field import Field
+    from metrix.train.methods import Listed
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    app.command("methods", rich_help_panel="Train")(methods)
+
+
+def methods(
+    train: Annotated[bool, typer.Option("--train", help="train every one of them small, and compare")] = False,
+    data: Annotated[str | None, typer.Option(help="with --train: the dataset; glyphs by default")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="with --train: steps of each run", show_default=False)
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="with --train: runs of each, 1 by default", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="with --train: folder of the runs; runs/methods by default")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the table")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="print the list, or the results, as JSON")] = False,
+) -> None:
+    """List every loss, mixing method, mixup type, kind of pairs, pooling head and strategy, and what goes with what.
+
+    With --train, train each of them small on the same data and compare them with the nearest neighbour in pixels. An
+    interrupted series goes on where it was; a finished one is only printed.
+    """
+    import json
+
+    from metrix.errors import InvalidInput
+
+    given: dict[str, Any] = {"data": data, "steps": steps, "seeds": seeds, "folder": output}
+    given = {key: value for key, value in given.items() if value is not None}
+    if train:
+        found = _trained(given, quiet or json_output)
+        if json_output:
+            typer.echo(json.dumps(found.to_dict()))
+        else:
+            _print_field(found)
+        return
+    if given:
+        names = ", ".join("--" + key.replace("folder", "output") for key in given)
+        raise InvalidInput(f"{names} without --train: nothing is trained; add --train, or leave it out")
+    from metrix.train.methods import listing
+
+    listed = listing()
+    if json_output:
+        typer.echo(json.dumps([row.to_dict() for row in listed]))
+    else:
+        _print_list(listed)
+
+
+def _trained(given: dict[str, Any], quiet: bool) -> Field:
+    from metrix.cli.watching import SeriesWatcher
+    from metrix.train import Interrupted
+    from metrix.train.field import STEPS, runs_of, train_field
+
+    of = runs_of(given.get("data", "glyphs"), given.get("steps", STEPS), given.get("seeds", 1))
+    series = None if quiet else SeriesWatcher(of=of)
+    try:
+        return train_field(**given if series is None else {**given, "watcher_of": series.run})
+    except Interrupted as interruption:
+        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
+        raise typer.Exit(interruption.exit_code) from None
+    finally:
+        if series is not None:
+            series.end()
+
+
+def _print_list(listed: list[Listed]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table("name", "what it is", "reference", "goes with", title="What can be trained")
+    group = ""
+    for row in listed:
+        if row.group != group:
+            group = row.group
+            table.add_section()
+            table.add_row(f"[bold]{group}[/]")
+        table.add_row(row.name, row.line, row.reference, row.goes_with)
+    console.print(table)
+    console.print(
+        "Names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --strategy of metrix train. "
+        "metrix methods --train trains them all small."
+    )
+
+
+def _print_field(found: Field) -> None:
+    import statistics
+
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(title=f"Recall@1 on unseen classes of {found.data} after {found.steps} steps")
+    for name in ("", "name", "trained as"):
+        table.add_column(name)
+    for name in ("Recall@1 %", "against pixels", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_row("", "nearest neighbour in pixels", "", f"{found.pixels:.1f}", "", "")
+    group = ""
+    for row in found.rows:
+        if row.entry.group != group:
+            table.add_section()
+        spread = f" ± {statistics.stdev(row.recalls):.1f}" if found.seeds > 1 else ""
+        difference = row.mean - found.pixels
+        colour = "green" if difference > 0 else "red"
+        table.add_row(
+            row.entry.group if row.entry.group != group else "",
+            row.entry.name,
+            row.settings,
+            f"{row.mean:.1f}{spread}",
+            f"[{colour}]{difference:+.1f}[/]",
+            f"{row.seconds:.0f}",
+        )
+        group = row.entry.group
+    console.print(table)
+    for entry in found.left_out:
+        console.print(f"{entry.group} {entry.name} is left out: {entry.left_out}.")
+    console.print(
+        "Each is trained with few steps and one choice of settings: the table shows that everything trains, not which "
+        f"is best. The runs are in {found.folder}."
+    )
