@@ -11,6 +11,7 @@ from metrix.cli.flags import with_config_flags
 from metrix.errors import InvalidInput
 from metrix.train import Config, config, presets
 from metrix.train.build import build_loss, build_objective, build_optimizer
+from metrix.train.choices import METHODS
 from metrix.train.config import LossChoice
 from metrix.train.registry import LOSSES
 
@@ -119,6 +120,9 @@ def test_losses_that_cannot_be_mixed_are_clean_unless_mixup_is_asked_for(tmp_pat
     with pytest.raises(InvalidInput, match=r"Triplet cannot be mixed: it compares a positive with.*--mixup none"):
         build_objective(settings, build_loss(settings.loss, 3, 4), torch.Generator())
     assert settings.with_values({"lr": 1.0}).mixing.mixup == ("embed",)
+    for method in METHODS:
+        settings = Config().with_values({"loss": "triplet", "mixup_method": method})
+        assert bool(settings.mixing.mixup) == (method != "metrix")  # another one was asked for, so it is an error
 
 
 @pytest.mark.parametrize(

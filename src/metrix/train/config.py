@@ -213,7 +213,8 @@ def parsed(nested: dict[str, Any]) -> Config:
             if key not in _parts()[name].model_fields:
                 raise one_of(f"key in {name}", key, _parts()[name].model_fields)
     mixing = nested.get("mixing", {})
-    if "mixup" not in mixing and not _takes_mixup(nested):
+    asked_for = "mixup" in mixing or mixing.get("mixup_method", "metrix") != "metrix"
+    if not asked_for and not _takes_mixup(nested):
         nested = {**nested, "mixing": {**mixing, "mixup": ()}}
     try:
         return Config.model_validate(nested)
