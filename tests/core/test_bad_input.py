@@ -76,6 +76,19 @@ CASES = {
     ),
     "temperature of zero": (lambda: losses.NCA(temperature=0), "temperature=0"),
     "a row without rho": (lambda: losses.GenericLoss(), "rho_pos=None: accepted is a function"),
+    "triplets without a margin": (lambda: losses.Triplet(margin=0), "margin=0: accepted is a number above 0"),
+    "unknown mining": (lambda: losses.Triplet(mining="semihard"), "did you mean 'semi-hard'"),
+    "no classes": (lambda: losses.Margin(num_classes=0), "num_classes=0"),
+    "nearest past farthest": (lambda: losses.Margin(nearest=1.5), "0 < nearest < farthest <= 2"),
+    "label without β": (lambda: losses.Margin(num_classes=2)(X, Y), "0 to 2 for 2 classes with a β"),
+    "temperature of zero, EPSHN": (lambda: losses.EPSHN(0), "temperature=0"),
+    "no centres": (lambda: losses.SoftTriple(3, 4, 0), "centers=0"),
+    "negative tau": (lambda: losses.SoftTriple(3, 4, tau=-1), "tau=-1"),
+    "centres of another dimension": (lambda: losses.SoftTriple(3, 5)(X, Y), "dimension 4 for centres of dimension 5"),
+    "label past the centres": (lambda: losses.SoftTriple(2, 4)(X, Y), "for 2 classes with centres"),
+    "a miner's tuple, triplets": (lambda: losses.Triplet()(X, Y, (Y, Y, Y)), "leave the miner out"),
+    "labels of another length, EPSHN": (lambda: losses.EPSHN()(X, Y[:5]), r"\(5,\) for 6 embeddings"),
+    "zero norm, triplets": (lambda: losses.Triplet()(X * 0, Y), "zero norm"),
 }
 
 
@@ -103,7 +116,10 @@ def test_losses_that_cannot_be_translated_say_why():
         losses.from_pml(peer.NCALoss(embedding_regularizer=regularizers.LpRegularizer()))
 
 
-@pytest.mark.parametrize("loss", [losses.NCA(), losses.LiftedStructure()], ids=["nca", "lifted"])
+NEED_PAIRS = (losses.NCA, losses.LiftedStructure, losses.Triplet, losses.Margin, losses.EPSHN)
+
+
+@pytest.mark.parametrize("loss", [make() for make in NEED_PAIRS], ids=lambda loss: type(loss).__name__)
 def test_a_batch_without_a_usable_anchor_is_zero_with_a_graph_and_one_warning(loss):
     x = X.clone().requires_grad_()
     with pytest.warns(MetrixWarning, match="none of 6 anchors is usable"):

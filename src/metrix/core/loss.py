@@ -7,7 +7,6 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal
 
 import torch
@@ -27,8 +26,8 @@ from metrix.core.generic import (
 )
 from metrix.core.sets import Sets
 from metrix.core.stream import streamed
-from metrix.core.validation import class_labels, unit
-from metrix.errors import InvalidInput, MetrixWarning, ShapeError
+from metrix.core.validation import class_labels, unit, warn_unusable
+from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]
 
@@ -110,13 +109,7 @@ class Loss(nn.Module):
             need = [
                 s for s, n in (("a positive", self.row.needs_positive), ("a negative", self.row.needs_negative)) if n
             ]
-            warnings.warn(
-                f"{type(self).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; "
-                f"an anchor needs {' and '.join(need) or 'a candidate'}: put several examples of several "
-                "classes in a batch (this is said once)",
-                MetrixWarning,
-                stacklevel=4,
-            )
+            warn_unusable(self, anchors, " and ".join(need) or "a candidate")
 
     def extra_repr(self) -> str:
         """The public parameters."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from metrix.core.gram import divided_by_norm
-from metrix.errors import EmbeddingError, LabelError, ShapeError
+from metrix.errors import EmbeddingError, LabelError, MetrixWarning, ShapeError
 
 
 def unit(embeddings: Tensor) -> Tensor:
@@ -57,6 +59,16 @@ def interpolation(lam: Tensor, shape: tuple[int, ...]) -> Tensor:
     if not bool(((lam >= 0) & (lam <= 1)).all()):
         raise ShapeError("lam outside of [0, 1]: accepted are interpolation factors from 0 to 1")
     return lam.expand(shape)
+
+
+def warn_unusable(loss: object, anchors: int, needs: str) -> None:
+    """Say that a batch had no anchor for which a loss is defined, and what an anchor needs."""
+    warnings.warn(
+        f"{type(loss).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; an anchor needs "
+        f"{needs}: put several examples of several classes in a batch (this is said once)",
+        MetrixWarning,
+        stacklevel=5,
+    )
 
 
 def _first(rows: list[int], most: int = 5) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from metrix.core.gram import gram
-from metrix.core.validation import class_labels, unit
-from metrix.errors import InvalidInput, MetrixWarning
+from metrix.core.validation import class_labels, unit, warn_unusable
+from metrix.errors import InvalidInput
 
 
 class Baseline(nn.Module):
@@ -32,7 +31,9 @@ class Baseline(nn.Module):
             x = unit(embeddings)
             value, usable = self.of_unit(x, self.labels(labels, x))
             if not bool(usable):
-                self._warn(len(x))
+                if not self._warned:
+                    warn_unusable(self, len(x), self.needs)
+                self._warned = True
                 value = sum((t.sum() * 0.0 for t in (x, *self.parameters())), value * 0.0)
             return value
 
@@ -47,16 +48,6 @@ class Baseline(nn.Module):
     def extra_repr(self) -> str:
         """The public parameters."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
-
-    def _warn(self, anchors: int) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{type(self).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; "
-                f"an anchor needs {self.needs}: put several examples of several classes in a batch (this is said once)",
-                MetrixWarning,
-                stacklevel=3,
-            )
 
 
 class Pairs(NamedTuple):

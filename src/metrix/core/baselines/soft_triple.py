@@ -26,7 +26,6 @@ class SoftTriple(Baseline):
         "each class has several centres in a softmax of their own, so it is no sum over positives plus a sum over "
         "negatives; losses.ProxyNCAPlusPlus, which has one for each class, can be"
     )
-    needs = "a label"
     _shown = ("la", "gamma", "tau", "margin")
 
     def __init__(
