@@ -31,6 +31,7 @@ BASE = {
 }
 KINDS = {
     "plain": {},
+    "memory": {"memory": 100, "memory_after": 12},
     "proxies": {"loss": "proxy-anchor", "clip": 1.0, "warmup_epochs": 1},
     "average": {"ema": 0.9, "schedule": "cosine", "mixup": ["embed", "feature"], "sampler": "random"},
     "divided": {"loss": "margin", "mixup": [], "strategy": "divide-and-conquer", "clusters": 4, "recluster_every": 1},
@@ -80,7 +81,9 @@ def same(resumed: RunFolder, whole: RunFolder) -> None:
     assert resumed.results["test"] == whole.results["test"]
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("plain", 2), ("proxies", 1), ("average", 1), ("divided", 1)])
+@pytest.mark.parametrize(
+    ("kind", "kills"), [("plain", 2), ("memory", 1), ("proxies", 1), ("average", 1), ("divided", 1)]
+)
 def test_killed_at_a_random_point(
     kind: str,
     kills: int,

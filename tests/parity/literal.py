@@ -88,11 +88,11 @@ def negatives(labels, a):
     return [n for n in range(len(labels)) if labels[n] != labels[a]]
 
 
-def clean_pairs(five, f, labels, include_positive=False):
-    """eq. generic with examples in all roles."""
+def clean_pairs(five, f, labels, include_positive=False, anchors=None):
+    """eq. generic with examples in all roles; the first `anchors` of them are anchors, or all."""
     labels = labels.tolist()
     losses = []
-    for a in range(len(f)):
+    for a in range(len(f) if anchors is None else anchors):
         U = [(f[a] @ f[p], 1.0) for p in positives(labels, a)] + [(f[a] @ f[n], 0.0) for n in negatives(labels, a)]
         losses.append(loss_labels(five, U, include_positive))
     return average(losses)
@@ -132,11 +132,11 @@ def mixing_pairs(kind, P, N, anchor):
     return [((n, 0), (m, 0)) for n in N for m in N]
 
 
-def mixed_pairs(five, f, labels, f_lam, lam, kind, k=None, include_positive=False):
+def mixed_pairs(five, f, labels, f_lam, lam, kind, k=None, include_positive=False, anchors=None):
     """eq. loss-mixed, examples as anchors; f_lam(i, j, lam) is eq. mix-embed, lam(i, j) the factor."""
     labels = labels.tolist()
     losses = []
-    for a in range(len(f)):
+    for a in range(len(f) if anchors is None else anchors):
         N = hardest([f[a] @ f[n] for n in range(len(f))], negatives(labels, a), k)
         V = []
         for (i, y), (j, y2) in mixing_pairs(kind, positives(labels, a), N, a):

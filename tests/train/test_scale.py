@@ -1,4 +1,4 @@
-"""Batches past memory, in a run."""
+"""Batches past memory, and a memory of past batches, in a run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from tests.train.test_loop import Recorder
 from torch import Tensor
 
-from metrix.errors import MetrixWarning
+from metrix.errors import InvalidInput, MetrixWarning
 from metrix.train import Config, train
 
 STEPS = {"frozen_bn": True, "max_steps": 1, "epochs": 1, "holdout": 0.0}
@@ -39,3 +41,36 @@ def test_micro_batches_have_the_gradient_of_the_batch(
 def test_batch_norm_over_micro_batches_is_said(small: Config, tmp_path: Path) -> None:
     with pytest.warns(MetrixWarning, match="micro-batches of 5"):
         train(small.with_values({**STEPS, "frozen_bn": False, "micro_batch": 5}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("mixup", [[], ["embed"], ["feature"]])
+def test_a_memory_fills_counts_and_is_saved(mixup: list[str], small: Config, tmp_path: Path) -> None:
+    alone, recorder = Recorder(), Recorder()
+    values = {"mixup": mixup, "max_steps": 4, "epochs": 1, "holdout": 0.0}
+    train(small.with_values(values), tmp_path / "alone", watcher=alone)
+    with_memory = small.with_values({**values, "memory": 20, "memory_after": 2})
+    run = train(with_memory, tmp_path / "run", watcher=recorder)
+    assert recorder.losses[:2] == alone.losses[:2]
+    assert recorder.losses[2][1] != alone.losses[2][1]  # the clean loss has more candidates
+    saved = load_file(run.last)
+    assert saved["memory/embeddings"].shape == (20, 8)
+    assert torch.allclose(saved["memory/embeddings"].norm(dim=1), torch.ones(20))
+    assert (int(saved["memory/stored"]), int(saved["memory/steps"])) == (48, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"memory": 20, "loss": "proxy-nca++"}, "positives and negatives are proxies"),
+        ({"memory": 20, "loss": "triplet", "mixup": []}, "no set of candidates"),
+        ({"memory": 20, "mixup_method": "imix", "mixup": ["embed"], "pairs": ["anc-neg"]}, "a memory with IMix"),
+        ({"memory": 20, "strategy": "divide-and-conquer"}, "slices of the embedding"),
+        ({"memory_after": 5}, "memory_after=5 without memory"),
+        ({"memory": 0}, "memory=0"),
+        ({"micro_batch": 0}, "micro_batch=0"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(values: dict[str, Any], match: str, small: Config, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        train(small.with_values(values), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -52,6 +52,8 @@ class Metrix(Objective):
     >>> out.loss.backward()
     """
 
+    takes_memory = True
+
     def __init__(
         self,
         loss: nn.Module,
@@ -92,7 +94,9 @@ class Metrix(Objective):
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            sets = self._sets(batch)
+            own = self._sets(batch)
+            sets = self.extended(own)
+            self.remember(own)
             clean, _ = self.loss.clean(sets)
             if self.strength == 0:
                 return clean
@@ -107,11 +111,14 @@ class Metrix(Objective):
         kind = self._draw_pairs()
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            sets = self._sets(batch)
+            own = self._sets(batch)
+            sets = self.extended(own)
+            self.remember(own)
             clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
             source = inputs if mixup == "input" or features is None else features
+            sets = sets if mixup == "embed" else own  # a memory has no features and no inputs
             mixed, left_out_mixed = self._mixed(whole(model), source, batch, sets, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
@@ -119,9 +126,13 @@ class Metrix(Objective):
     def mixed(
         self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
     ) -> Tensor:
-        """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it."""
+        """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it.
+
+        n counts the embeddings of a memory, too.
+        """
         batch = self.gathered(embeddings, labels)
-        return self._mixed(None, embeddings, batch, self._sets(batch), "embed", self._given(pairs), lam)[0]
+        sets = self.extended(self._sets(batch))
+        return self._mixed(None, embeddings, batch, sets, "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,

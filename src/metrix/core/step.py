@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from metrix.core.gathering import ALONE, Batch, Ranks, gathered_batch
 from metrix.core.loss import Loss
+from metrix.core.memory import CrossBatchMemory
 from metrix.core.micro import embedded
+from metrix.core.sets import Sets
 from metrix.core.validation import at_least_float32, unit
 from metrix.errors import InvalidInput
 
@@ -38,6 +40,45 @@ class Objective(nn.Module):
     loss: nn.Module
     generator: torch.Generator | None = None  # of all random choices; None: torch's default one
     ranks: Ranks = ALONE
+    takes_memory = False  # whether past embeddings have a place in this objective
+    memory: CrossBatchMemory | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_module("memory", None)
+
+    def with_memory(self, size: int, dim: int, after: int = 0) -> Self:
+        """From now on the last `size` embeddings of past batches are candidates too, without gradient.
+
+        Embeddings of dimension `dim` go in with every training step, and count after the first `after` steps.
+        With embedding mixup they are also mixing partners; mixed features and inputs are those of the batch.
+
+        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").with_memory(8192, dim=512)
+        """
+        name, loss = type(self).__name__, type(self.loss).__name__
+        if not self.takes_memory:
+            raise InvalidInput(f"a memory with {name}: accepted are the clean loss (Clean) and Metrix")
+        if not isinstance(self.loss, Loss):
+            raise InvalidInput(
+                f"a memory with {loss}: it has no set of candidates that a memory could extend; accepted are the "
+                "losses of Table 1 whose positives and negatives are examples"
+            )
+        if self.loss.candidate_role == "proxies":
+            raise InvalidInput(
+                f"a memory with {loss}: its positives and negatives are proxies, so past embeddings have no place; "
+                "accepted are losses whose positives and negatives are examples, such as multi-similarity"
+            )
+        self.memory = CrossBatchMemory(size, dim, after)
+        return self
+
+    def extended(self, sets: Sets) -> Sets:
+        """The sets of a batch with the memory among the candidates, if there is one."""
+        return sets if self.memory is None else self.memory.extended(sets)
+
+    def remember(self, sets: Sets) -> None:
+        """Put the examples of a training batch into the memory, if there is one."""
+        if self.memory is not None and self.training and torch.is_grad_enabled():
+            self.memory.add(sets.examples.detach(), sets.example_labels)
 
     def across_ranks(self, group: Any = None, mix: str = "local") -> Self:
         """From now on the loss of the global batch of all processes of a group of torch.distributed.
@@ -120,6 +161,7 @@ class Clean(EmbeddingObjective):
     """
 
     mixup = "none"
+    takes_memory = True
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
@@ -135,7 +177,8 @@ class Clean(EmbeddingObjective):
         """The loss itself; one of the generic form with the own share of the anchors only."""
         if isinstance(self.loss, Loss):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-            value, left_out = self.loss.clean(sets)
+            value, left_out = self.loss.clean(self.extended(sets))
+            self.remember(sets)
         else:
             value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0
         return Parts(value, value, left_out)

@@ -41,11 +41,22 @@ def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.
 
 def build_objective(config: Config, loss: nn.Module, generator: torch.Generator) -> Objective:
     """The loss with its mixing method, or clean."""
-    mixing = config.mixing
+    mixing, train = config.mixing, config.train
     if not mixing.mixup:
-        return Clean(loss)
-    check_mixing(mixing)
-    return _BUILDERS[mixing.mixup_method](mixing, loss, generator)
+        objective: Objective = Clean(loss)
+    else:
+        check_mixing(mixing)
+        objective = _BUILDERS[mixing.mixup_method](mixing, loss, generator)
+    if train.memory is None:
+        if train.memory_after > 0:
+            raise InvalidInput(f"memory_after={train.memory_after} without memory: give memory, such as 8192, too")
+        return objective
+    if train.strategy != "none":
+        raise InvalidInput(
+            f"memory={train.memory} with strategy {train.strategy!r}: its batches train slices of the embedding, "
+            "which do not compare; leave memory out"
+        )
+    return objective.with_memory(train.memory, config.model.dim, train.memory_after)
 
 
 def check_mixing(mixing: Mixing) -> None:

@@ -123,6 +123,10 @@ class Training(Section):
     micro_batch: int | None = Field(
         None, ge=1, description="images that go through the network at a time; the loss stays that of the batch"
     )
+    memory: int | None = Field(
+        None, ge=1, description="embeddings of past batches that are candidates too (cross-batch memory)"
+    )
+    memory_after: int = Field(0, ge=0, description="steps before the memory counts")
     sampler: Literal["balanced", "random"] = Field("balanced", description="classes × images, or all at random")
     per_class: int = Field(5, ge=1, description="images of each class in a balanced batch")
     lr: float = Field(1e-4, gt=0, description="learning rate of the backbone")

@@ -108,7 +108,7 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     if not resumed:  # all that was given fits together, so the run begins
         run.start(config, fingerprint)
     elif run.last.exists():
-        progress = _restore(run, embedder, loss, optimizer, average, draws, strategy, fabric)
+        progress = _restore(run, embedder, objective, optimizer, average, draws, strategy, fabric)
     run.forget_after(progress.step)
     total_steps = settings.epochs * source.sampler.batches_per_epoch
     total_steps = min(total_steps, settings.max_steps or total_steps)
@@ -120,7 +120,7 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
         nonlocal saved
         saved = time.monotonic()
         progress.seconds = saved - begun
-        state = _state(embedder, loss, optimizer, average, draws, strategy)
+        state = _state(embedder, objective, optimizer, average, draws, strategy)
         checkpoint.write(path, state, _with_scaler(progress, fabric))
 
     with requests.noted(), _events(run, progress) as events:
@@ -255,7 +255,7 @@ def _embedded(source: Images, trained: nn.Module, fabric: Any) -> Tensor:
 
 def _state(
     embedder: Embedder,
-    loss: nn.Module,
+    objective: Objective,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
@@ -264,7 +264,8 @@ def _state(
     """Every tensor of a run that its future depends on."""
     return {
         **owned("model", embedder.state_dict()),
-        **owned("loss", loss.state_dict()),
+        **owned("loss", objective.loss.state_dict()),
+        **owned("memory", objective.memory.state_dict() if objective.memory is not None else {}),
         **owned("ema", average.tensors if average is not None else {}),
         **owned("optimizer", checkpoint.optimizer_tensors(optimizer)),
         **owned("strategy", strategy.tensors()),
@@ -276,7 +277,7 @@ def _state(
 def _restore(
     run: RunFolder,
     embedder: Embedder,
-    loss: nn.Module,
+    objective: Objective,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
@@ -286,7 +287,9 @@ def _restore(
     """The reverse of `_state`."""
     tensors, progress = checkpoint.read(run.last)
     embedder.load_state_dict(under("model", tensors))
-    loss.load_state_dict(under("loss", tensors))
+    objective.loss.load_state_dict(under("loss", tensors))
+    if objective.memory is not None:
+        objective.memory.load_state_dict(under("memory", tensors))
     if average is not None:
         average.load(under("ema", tensors))
     checkpoint.load_optimizer(optimizer, under("optimizer", tensors))
