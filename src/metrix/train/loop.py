@@ -247,10 +247,11 @@ def _measured(source: Images, name: str, trained: nn.Module, average: Average | 
 
 
 def _embedded(source: Images, trained: nn.Module, fabric: Any) -> Tensor:
-    """The training images under the test view, embedded by the weights that are being trained."""
+    """The training images under the test view, embedded by the weights that are being trained; alike on all ranks."""
     trained.eval()
     with torch.no_grad(), fabric.autocast():
-        return source.embed(source.part, fabric.device)
+        embeddings: Tensor = fabric.broadcast(source.embed(source.part, fabric.device))
+    return embeddings
 
 
 def _state(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -46,8 +44,9 @@ class SoftTriple(Baseline):
         if not tau >= 0:
             raise InvalidInput(f"tau={tau}: accepted is a number from 0")
         self.la, self.gamma, self.tau, self.margin = positive("la", la), positive("gamma", gamma), tau, margin
-        bound = 1.0 / math.sqrt(num_classes * centers)  # as the authors draw them
-        self.centers = nn.Parameter(torch.empty(num_classes, centers, dim).uniform_(-bound, bound))
+        # Only the direction of a centre counts, and Adam's steps are as long as the learning rate, so the length
+        # of centres says how fast they turn: the authors' 1/√(C·K) would make them tumble where classes are many.
+        self.centers = nn.Parameter(torch.randn(num_classes, centers, dim))
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """Labels checked against the classes that have centres."""
