@@ -207,8 +207,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(config: Config, tmp_path: Pa
         ({"loss": "soft-triple"}, "a loss of pairs, such as margin"),
         ({"dim": 10}, "dim=10 with clusters=4.*multiple of clusters"),
         ({"clusters": 8}, "clusters=8 for 8 training classes.*at most 4"),
-        ({"finetune_epochs": 4}, "finetune_epochs=4 of 4 epochs: none is left"),
-        ({"max_steps": 8, "finetune_epochs": None}, "finetune_epochs=1 of 1 epochs"),
+        ({"finetune_epochs": 4}, "finetune_epochs=4 of 4 complete epochs: none is left"),
+        ({"max_steps": 12, "finetune_epochs": None}, "finetune_epochs=1 of 1 complete epochs"),
     ],
 )
 def test_what_cannot_be_divided_begins_no_run(

@@ -225,11 +225,11 @@ def strategy_for(config: Config, source: Images) -> Whole:
             f"accepted is at most {source.part.num_classes // 2}"
         )
     per_epoch = source.sampler.batches_per_epoch
-    epochs = min(train.epochs, -(-(train.max_steps or train.epochs * per_epoch) // per_epoch))
+    epochs = min(train.epochs, (train.max_steps or train.epochs * per_epoch) // per_epoch)  # complete ones
     finetune = train.finetune_epochs or max(1, epochs // 20)
     if finetune >= epochs:
         raise InvalidInput(
-            f"finetune_epochs={finetune} of {epochs} epochs: none is left to divide; accepted is fewer than the "
-            "epochs, or raise epochs or max_steps"
+            f"finetune_epochs={finetune} of {epochs} complete epochs: none is left to divide; accepted is fewer "
+            "than the epochs, or raise epochs or max_steps"
         )
     return DivideAndConquer(source, dim, train.clusters, train.recluster_every, epochs, finetune)
