@@ -75,7 +75,7 @@ def test_a_signal_ends_the_workers_and_leaves_their_cells_unfinished(store: Stor
 
     threading.Thread(target=interrupt).start()
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Stopped, match="SIGINT; 2 runs are left") as ended:
+    with pytest.raises(Stopped, match="SIGINT; 2 runs left") as ended:
         run_cells([done, waits, later], store, command=COMMAND)
     assert ended.value.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is handler

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("runs/reproduce")
 # What the rows of the tables differ in, and what has a flag of its own here.
-FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "strength", "seed")
+FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "strength", "strategy", "seed")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,7 +46,8 @@ def reproduce(
     """The tables and figures of the paper again, on your data, with the paper's numbers beside them.
 
     Finished cells are reused, interrupted ones go on. Cells of several machines (--shard) are put together
-    by copying their folders into one, and giving the command again without --shard.
+    by copying their folders into one, and giving the command again without --shard. Settings are the paper's on
+    its datasets, small ones on glyphs; the flags below change those of all cells.
     """
     from metrix.cli.grid_watching import quiet_or_drawn
     from metrix.reproduce import catalogue, page
@@ -65,6 +66,7 @@ def reproduce(
         Store(output),
         quick,
     )
+    grid.check()
     if not items:
         _list(grid, jobs, json_output)
         return

@@ -46,9 +46,7 @@ class Cell:
     @property
     def kind(self) -> str:
         """Cells of a kind take about as long for a step: clean, a mixup type, another method."""
-        mixing = self.config.mixing
-        method = getattr(mixing, "mixup_method", "metrix")
-        return method if method != "metrix" else "+".join(mixing.mixup) or "clean"
+        return self.config.mixing.described() if self.config.mixing.mixup else "clean"
 
     def content(self) -> dict[str, Any]:
         """What its file says before it is run."""
@@ -62,10 +60,9 @@ def cell(config: Config, data: Data) -> Cell:
         for key in keys:
             del nested[section][key]
     text = json.dumps([nested, data.mark, code_version()], sort_keys=True)
-    mixing = config.mixing
-    method = getattr(mixing, "mixup_method", "metrix")
-    mixed = "+".join(mixing.mixup) if method == "metrix" else method
-    name = f"{data.name}, {config.loss.loss}{' + ' + mixed if mixed else ''}, seed {config.train.seed}"
+    method = config.loss.loss if config.train.strategy == "none" else config.train.strategy
+    mixed = f" + {config.mixing.described()}" if config.mixing.mixup else ""
+    name = f"{data.name}, {method}{mixed}, seed {config.train.seed}"
     return Cell(hashlib.sha256(text.encode()).hexdigest()[:16], config, name)
 
 
@@ -74,6 +71,15 @@ class Store:
     """The folder of all cells."""
 
     folder: Path
+
+    def prepare(self) -> None:
+        """Make the folder; one that cannot be made is a clear error."""
+        try:
+            (self.folder / "cells").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(
+                f"the folder {self.folder} cannot be made: {error.strerror}; choose another with -o"
+            ) from error
 
     def place(self, key: str) -> Path:
         """The folder of a cell."""
@@ -142,12 +148,17 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-@cache
 def code_version() -> str:
-    """A hash of the source that trains, without its comments and docstrings."""
+    """A hash of the source that trains."""
+    return source_hash(TRAINED_BY)
+
+
+@cache
+def source_hash(folders: tuple[str, ...]) -> str:
+    """A hash of the source in some folders of the package, without comments and docstrings."""
     root = Path(metrix.__file__).parent
     digest = hashlib.sha256()
-    for folder in TRAINED_BY:
+    for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(root).as_posix()}\n{bare(path.read_text('utf-8'))}\n".encode())
     return digest.hexdigest()[:12]

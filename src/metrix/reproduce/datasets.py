@@ -90,27 +90,35 @@ def settings(data: Data, recipe: Recipe, seed: int, dim: int, changes: dict[str,
     """
     recipe = dict(recipe)
     loss = recipe.pop("loss")
+    method = recipe.get("strategy", loss)
     if loss not in LOSSES:
         raise one_of("loss", loss, LOSSES)
     if data.in_paper:
-        base = _preset(data.name, loss)
-        values: dict[str, Any] = {"dim": dim}
+        base = _preset(data.name, method)
+        values: dict[str, Any] = _dim_of(method, dim)
     elif data.spec in GLYPHS:
         base = presets.preset("glyphs").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": loss})
-        values = {"dim": max(8, base.model.dim * dim // PAPER_DIM), "lam_per": "pair", **_of_loss(loss)}
+        values = {"dim": max(8, base.model.dim * dim // PAPER_DIM), **_of_loss(loss)}
     else:
-        base = _preset("cub", loss)
-        values = {"dim": dim, "layout": None}
-    values |= {"data": data.spec, "loss": loss, "mixup": (), **recipe, "seed": seed, **changes}
+        base = _preset("cub", method)
+        values = {**_dim_of(method, dim), "layout": None}
+    if "mixup_method" not in recipe:  # other methods have defaults of their own
+        values |= {"mixup": (), "lam_per": "pair"}
+    values |= {"data": data.spec, "loss": loss, **recipe, "seed": seed, **changes}
     config = base.with_values(values)
     return config.with_values({"hard_negatives": _scaled(config)})
 
 
-def _preset(dataset: str, loss: str) -> Config:
-    name = f"paper/{dataset}/{loss}"
+def _preset(dataset: str, method: str) -> Config:
+    name = f"paper/{dataset}/{method}"
     if name in presets.names():
         return presets.preset(name)
-    return presets.preset(f"paper/{dataset}").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": loss})
+    return presets.preset(f"paper/{dataset}").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": method})
+
+
+def _dim_of(method: str, dim: int) -> dict[str, Any]:
+    """The table's, unless the authors of the method have one of their own."""
+    return {} if "dim" in presets.BASELINES.get(method, {}) else {"dim": dim}
 
 
 def _of_loss(loss: str) -> dict[str, Any]:

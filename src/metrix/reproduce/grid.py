@@ -66,6 +66,11 @@ class Grid:
     quick: bool = False
     _known: dict[str, list[Cell]] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """What was given fits together: every dataset can be read, and the changed settings are settings."""
+        for data in self.datasets:
+            self.cells(Wanted({"loss": "contrastive"}, data))
+
     def cells(self, wanted: Wanted) -> list[Cell]:
         """A cell for each seed; a method that cannot be trained here is an `InvalidInput`."""
         key = repr((sorted(wanted.recipe.items()), wanted.data.name, wanted.dim))

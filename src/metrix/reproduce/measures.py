@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from metrix.model.saving import write_whole
+from metrix.reproduce.cells import source_hash
 from metrix.reproduce.grid import Grid, Spread, Wanted
 
+MEASURED_BY = ("core", "evaluate", "report")  # folders of source that a measure depends on
 EPOCHS = 10  # passes over the training images that mixed examples are drawn in
 
 
@@ -31,11 +33,13 @@ def positivity(run: Path) -> dict[str, Any]:
 
 
 def _kept(run: Path, name: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    path = run.parent / f"{name}.json"
+    """What was measured of a run, from its cell if the code that measures is the same, else measured anew."""
+    path, code = run.parent / f"{name}.json", source_hash(MEASURED_BY)
     if path.is_file():
         kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return kept
-    found = measure(run)
+        if kept.get("code") == code:
+            return kept
+    found = {**measure(run), "code": code}
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(found) + "\n", encoding="utf-8"))
     return found
 

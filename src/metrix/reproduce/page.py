@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metrix.errors import MetrixError
 from metrix.report.page import Block, Page, Section, Text, Tile, Tiles
 from metrix.reproduce import paper
 from metrix.reproduce.catalogue import Item
@@ -33,7 +34,10 @@ def reproduced(items: Sequence[Item], grid: Grid) -> list[Reproduced]:
     found = []
     for item in items:
         for data in grid.datasets:
-            content = list(item.shown(grid, data))
+            try:
+                content = list(item.shown(grid, data))
+            except MetrixError as error:  # one that cannot be shown does not take the others with it
+                content = [Text(f"{item.name} cannot be shown: {error}", "missing")]
             results = tuple(one for one in content if isinstance(one, Result))
             blocks = tuple(one.block() if isinstance(one, Result) else one for one in content)
             found.append(Reproduced(item, data.name, blocks, results))

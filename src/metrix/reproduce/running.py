@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from metrix.data.wording import count
 from metrix.errors import MetrixError
 from metrix.reproduce.cells import Cell, Store
 
@@ -35,8 +36,8 @@ class Stopped(MetrixError):  # noqa: N818 - nothing went wrong
 
     def __init__(self, signum: int, left: int) -> None:
         super().__init__(
-            f"interrupted by {signal.Signals(signum).name}; {left} runs are left: "
-            "give the same command again to go on from where each of them was"
+            f"interrupted by {signal.Signals(signum).name}; {count(left, 'run')} left: "
+            "give the same command again to go on from where each was"
         )
         self.exit_code = 128 + signum
 
@@ -75,6 +76,7 @@ def run_cells(
     command: Sequence[str] = WORKER,
 ) -> State:
     """Train what is not finished; the state at the end says what failed and why."""
+    store.prepare()
     unfinished = [one for one in cells if store.results(one.key) is None]
     state = State(len(cells), len(cells) - len(unfinished), deque(unfinished))
     watcher = watcher or Watcher()

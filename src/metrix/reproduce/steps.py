@@ -9,20 +9,25 @@ from typing import Any
 
 from metrix.train.config import Config
 
-ROUNDS = 7
+ROUNDS, SECONDS = 3, 20.0  # at least so many, and for so long
 CLASSES = 100  # proxies, as on CUB200
+FEW = 8  # images of a calibration where a step is slow
 
 
-def milliseconds(configs: Mapping[str, Config], rounds: int = ROUNDS) -> dict[str, float]:
+def milliseconds(configs: Mapping[str, Config], rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, float]:
     """The median step of each, in ms. They take turns, so that what else runs on the machine meets all of them."""
     steps = {name: prepared(config) for name, config in configs.items()}
+    for step in steps.values():
+        step()  # to warm up
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(rounds + 1):
+    end = time.perf_counter() + seconds
+    number = 0
+    while number < rounds or time.perf_counter() < end:
+        number += 1
         for name, step in steps.items():
             begun = time.perf_counter()
             step()
-            if number:  # the first is to warm up
-                times[name].append(1000.0 * (time.perf_counter() - begun))
+            times[name].append(1000.0 * (time.perf_counter() - begun))
     return {name: statistics.median(found) for name, found in times.items()}
 
 
@@ -66,14 +71,11 @@ def seconds_by_kind(configs: Mapping[str, Config], slow: float = 2.0) -> dict[st
     """
     few = {name: config.with_values({"batch_size": FEW}) for name, config in configs.items()}
     name = min(configs, key=lambda kind: kind != "clean")
-    image = milliseconds({name: few[name]}, 1)[name] / 1000.0 / FEW
+    image = milliseconds({name: few[name]}, 1, 0.0)[name] / 1000.0 / FEW
     config = configs[name]
     if image * config.train.batch_size <= slow:
-        return {kind: ms / 1000.0 for kind, ms in milliseconds(configs, 2).items()}
+        return {kind: ms / 1000.0 for kind, ms in milliseconds(configs, 2, 0.0).items()}
     return {kind: image * passes(one) for kind, one in configs.items()}
-
-
-FEW = 8
 
 
 def passes(config: Config) -> float:

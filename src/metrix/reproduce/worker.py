@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -67,6 +68,7 @@ def train_cell(place: Path, answers: IO[str]) -> dict[str, Any]:
             if (path / "config.yaml").is_file():
                 RunFolder(path).write_text("config.yaml", config.to_yaml())  # the images may have moved
             finished(config, path, Steps())
+            shutil.rmtree(path / "checkpoints", ignore_errors=True)  # most of a run's size, and nothing goes on from it
     except Interrupted as ended:  # the run has its checkpoint, and nobody waits for an answer
         raise SystemExit(ended.exit_code) from None
     except InvalidInput as error:
