@@ -29,6 +29,8 @@ def test_curves_show_bands_and_a_papers_curve_in_the_colour_of_the_measured_one(
     figure = curves([measured, Curve("other", [0.1, 0.4], [1, 2]), paper], "w", "Recall@1", name="strength")
     (axes,) = figure.drawing.axes
     assert [line.get_color() for line in axes.lines] == [COLOURS[0], COLOURS[1], COLOURS[0]]
+    fourth = curves([Curve("one", [0], [1], number=3)], "w", "Recall@1", name="one")
+    assert fourth.drawing.axes[0].lines[0].get_color() == COLOURS[3]
     assert axes.lines[2].get_markerfacecolor() == "none"
     assert len(axes.collections) == 1  # one band
     band = axes.collections[0].get_paths()[0].vertices[:, 1]

@@ -132,14 +132,14 @@ def test_tables_as_csv_hold_the_numbers_in_full() -> None:
 
 
 def test_figures_take_their_ink_from_the_page_and_are_the_same_each_time() -> None:
-    first, second = (drawings.svg(a_drawing(), "p-") for _ in range(2))
+    first, second = (drawings.svg(a_drawing()) for _ in range(2))
     assert first == second
     assert "currentColor" in first
     assert "var(--grid" in first
     assert drawings.INK not in first.replace(f"var(--grid,{drawings.GRID})", "")
     assert "<metadata" not in first
     assert ">a</text>" in first  # text stays text
-    alone = drawings.standalone_svg(a_drawing())
+    alone = drawings.standalone(drawings.svg(a_drawing()))
     assert "prefers-color-scheme:dark" in alone
     assert alone.startswith("<?xml")
     assert drawings.png(a_drawing()) == drawings.png(a_drawing())

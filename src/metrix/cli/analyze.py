@@ -110,7 +110,7 @@ def utilization(
     """
     from metrix.cli.evaluate import one_source
     from metrix.errors import InvalidInput
-    from metrix.report.analysis import default_folder, utilization_of_files, utilization_of_run
+    from metrix.report.analysis import default_folder, utilization_of_examples, utilization_of_run
     from metrix.report.evaluation import Examples, examples_of_files
     from metrix.report.progress import progress
     from metrix.report.reading import read_embeddings
@@ -128,7 +128,7 @@ def utilization(
             queries = read_embeddings(embeddings)
             test = Examples(queries, queries[:, 0])  # labels of queries do not matter
             train = examples_of_files(train_embeddings, train_labels)
-            found = utilization_of_files(test, train, epochs, max_queries=max_queries, seed=seed)
+            found = utilization_of_examples(test, train, epochs, max_queries=max_queries, seed=seed)
         else:
             assert run is not None
             model = TrainedModel(run, report)

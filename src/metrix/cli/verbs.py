@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from metrix.cli import analyze, compare, data, demo, embed, evaluate, methods, reproduce, train
+from metrix.cli import analyze, compare, data, demo, embed, evaluate, methods, report, reproduce, train
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,5 +16,6 @@ def add_to(app: typer.Typer) -> None:
     evaluate.add_to(app)
     compare.add_to(app)
     analyze.add_to(app)
+    report.add_to(app)
     embed.add_to(app)
     reproduce.add_to(app)

@@ -111,19 +111,25 @@ def utilization_of_run(
     for name in chosen:
         draws = torch.Generator().manual_seed(seed)
         if name == "embed":
-            streams[name] = _mixed_embeddings(train, config, epochs, draws)
+            streams[name] = mixed_embeddings(train, config, epochs, draws)
         else:
             streams[name] = mixed_by_model(model, name, epochs, draws, report)
     return _utilization(test, train, streams, epochs, max_queries, seed)
 
 
-def utilization_of_files(
-    test: Examples, train: Examples, epochs: int = 10, *, max_queries: int | None = None, seed: int = 0
+def utilization_of_examples(
+    test: Examples,
+    train: Examples,
+    epochs: int = 10,
+    *,
+    config: Config | None = None,
+    max_queries: int | None = None,
+    seed: int = 0,
 ) -> Utilization:
-    """The same of embeddings from anywhere, with embedding mixup."""
+    """The same of embeddings from anywhere, with embedding mixup as the settings have it."""
     _mixups(("embed",), epochs)
     draws = torch.Generator().manual_seed(seed)
-    streams = {"embed": _mixed_embeddings(train, Config(), epochs, draws)}
+    streams = {"embed": mixed_embeddings(train, config or Config(), epochs, draws)}
     return _utilization(test, train, streams, epochs, max_queries, seed)
 
 
@@ -165,7 +171,8 @@ def _utilization(
     return Utilization(clean, {name: measured(counted(name, s)) for name, s in streams.items()}, counts, epochs)
 
 
-def _mixed_embeddings(train: Examples, config: Config, epochs: int, draws: torch.Generator) -> Iterator[NDArray[Any]]:
+def mixed_embeddings(train: Examples, config: Config, epochs: int, draws: torch.Generator) -> Iterator[NDArray[Any]]:
+    """Embedding mixup over epochs of training embeddings: blocks (m, d)."""
     mixing = config.mixing
     return evaluate.mixed_embeddings(
         train.vectors, train.labels, epochs, mixing.alpha, mixing.pairs, draws, rows_at_once=config.train.batch_size

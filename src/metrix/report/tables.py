@@ -84,7 +84,7 @@ def comparison_tables(result: Compared) -> list[Table]:
         for run in result.runs:
             settings.add_column(run, overflow="fold")
         for key, values in result.settings.items():
-            settings.add_row(key, *(_setting(value) for value in values))
+            settings.add_row(key, *(setting(value) for value in values))
         tables.append(settings)
     first = result.evaluations[0].retrieval
     names = [*(f"recall@{k}" for k in first.ks), "map@r"]
@@ -121,7 +121,12 @@ def comparison_tables(result: Compared) -> list[Table]:
     return tables
 
 
-def _setting(value: Any) -> str:
+def setting(value: Any) -> str:
+    """The value of a setting as text.
+
+    >>> setting(["pos-neg", "anc-neg"]), setting([]), setting(None)
+    ('pos-neg, anc-neg', 'none', '-')
+    """
     if isinstance(value, list):
         return ", ".join("all" if one is None else str(one) for one in value) or "none"
     return "-" if value is None else str(value)

@@ -107,7 +107,7 @@ class TrainedModel:
         """The run's data, or other data under the run's settings of the split."""
         if spec not in self._datasets:
             values = {} if spec is None else {"data": spec, "layout": None, "holdout": 0.0}
-            self._datasets[spec] = opened_data(self.config.with_values(values), self.report)
+            self._datasets[spec] = opened_data(self.config.with_values(values), self.report, in_memory=False)
         return self._datasets[spec]
 
     def part(self, dataset: Dataset, name: str) -> Part:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
+from metrix.data.cache import SHORT_SIDE
 from metrix.data.samplers import BatchSampler
 from metrix.errors import InvalidInput
 from metrix.model import ActivationCache, DataConfig, Embedder
@@ -20,16 +21,21 @@ from metrix.train.registry import LOSSES
 Report = Callable[[str, int, int], None]  # what, done, of
 
 
-def opened_data(config: Config, report: Report) -> Dataset:
-    """The dataset of a configuration, with validation classes held out if asked for."""
+def opened_data(config: Config, report: Report, *, in_memory: bool = True) -> Dataset:
+    """The dataset of a configuration, with validation classes held out if asked for.
+
+    Where each image is read once, `in_memory=False` spares a cache in memory: images give the same pixels.
+    """
     choice = config.data
+    spared = choice.cache == "ram" and not in_memory
     dataset = data.open(
         choice.data,
         unseen=choice.unseen,
         seed=choice.split_seed,
         layout=choice.layout,
         max_bad=choice.max_bad if choice.max_bad < 1 else int(choice.max_bad),
-        cache=choice.cache,
+        cache="none" if spared else choice.cache,
+        short_side=SHORT_SIDE if spared else None,
         workers=choice.workers or None,
         progress=lambda done, of: report("checking images", done, of),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metrix.report.page import Figure
@@ -17,9 +17,13 @@ def bars(
     *,
     name: str,
     caption: str = "",
+    order: Sequence[str] = (),
     digits: int = 3,
 ) -> Figure:
-    """`panels[measure][who]` is (value, error or None); each bar has its number at its end."""
+    """`panels[measure][who]` is (value, error or None); each bar has its number at its end.
+
+    `order` gives the colours: it names all that have one, also those that have no bar here.
+    """
     who = list(dict.fromkeys(one for panel in panels.values() for one in panel))
     with look():
         drawing = new_figure(5.2, max(len(panels), 1) * (0.27 * len(who) + 0.62))
@@ -27,7 +31,7 @@ def bars(
         for axes, (measure, values) in zip(rows, panels.items(), strict=False):
             for y, one in enumerate(who):
                 if one in values:
-                    _bar(axes, y, *values[one], digits)
+                    _bar(axes, y, order.index(one) if one in order else y, *values[one], digits)
             axes.set(title=in_figure(measure), ylim=(len(who) - 0.45, -0.55), yticks=range(len(who)))
             axes.set_yticklabels([in_figure(one, 24) for one in who])
             axes.grid(axis="y", visible=False)
@@ -43,8 +47,8 @@ def bars(
     return Figure(drawing, "; ".join(said) or "no bars", caption, name, data)
 
 
-def _bar(axes: Any, y: int, value: float, error: float | None, digits: int) -> None:
-    colour, hatch = COLOURS[y % len(COLOURS)], HATCHES[y % len(HATCHES)]
+def _bar(axes: Any, y: int, number: int, value: float, error: float | None, digits: int) -> None:
+    colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number % len(HATCHES)]
     axes.barh(y, value, height=0.62, color=colour, alpha=0.9, hatch=hatch, edgecolor=colour, linewidth=0)
     if error:
         axes.errorbar(value, y, xerr=error, color=colour, capsize=3, linewidth=1)

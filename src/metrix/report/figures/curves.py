@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metrix.report.page import Figure
 from metrix.report.page.blocks import Rows
 from metrix.report.page.characters import in_figure
-from metrix.report.page.drawing import COLOURS, DASHES, INK, MARKERS, look, new_figure
+from metrix.report.page.drawing import COLOURS, DASHES, MARKERS, look, new_figure
 
 MARKED_AT_MOST = 60  # points with a marker each; longer curves are lines
 
@@ -22,6 +22,8 @@ class Curve:
     """y against x, with a half-width of its band where there is one; NaN leaves a gap.
 
     A `reference`, as a paper's curve, is dashed with open markers; `like` names the curve whose colour it shares.
+    `part` of another curve is dotted, without markers. `number` is its place among the colours; by default that in
+    the plot.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Curve:
     spread: Sequence[float] | NDArray[Any] | None = None
     reference: bool = False
     like: str | None = None
+    part: bool = False
+    number: int | None = None
 
     @classmethod
     def over_seeds(cls, name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
@@ -51,31 +55,29 @@ def curves(
     name: str,
     caption: str = "",
     title: str = "",
-    marks: Sequence[tuple[float, float, str]] = (),
     size: tuple[float, float] = (5.2, 3.4),
 ) -> Figure:
-    """Curves in one plot; `marks` are points (x, y) with a word each."""
+    """Curves in one plot."""
     with look():
         drawing = new_figure(*size)
         axes = drawing.add_subplot()
         order = [curve.name for curve in given if curve.like is None]
         for curve in given:
-            n = order.index(curve.like or curve.name) if (curve.like or curve.name) in order else len(order)
+            n = order.index(curve.like or curve.name) if curve.number is None else curve.number
             colour, x, y = COLOURS[n % len(COLOURS)], np.asarray(curve.x, float), np.asarray(curve.y, float)
-            style: dict[str, Any] = {"color": colour, "label": in_figure(curve.name), "linestyle": DASHES[0]}
+            style: dict[str, Any] = {"color": colour, "label": in_figure(curve.name, 60), "linestyle": DASHES[0]}
             if len(x) <= MARKED_AT_MOST:
                 style["marker"] = MARKERS[n % len(MARKERS)]
             else:
                 style["linestyle"] = DASHES[n % len(DASHES)]
             if curve.reference:
                 style |= {"linestyle": (0, (4, 2)), "markerfacecolor": "none", "linewidth": 1.3}
+            if curve.part:
+                style |= {"linestyle": ":", "marker": ""}
             axes.plot(x, y, **style)
             if curve.spread is not None:
                 spread = np.asarray(curve.spread, float)
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.18, linewidth=0)
-        for x_at, y_at, word in marks:
-            place = {"xytext": (4, 5), "textcoords": "offset points", "fontsize": 7.5, "color": INK}
-            axes.annotate(in_figure(word), (x_at, y_at), **place)  # type: ignore[arg-type]
         axes.set(xlabel=x_label, ylabel=y_label, title=in_figure(title, 60))
         if len(given) > 1:
             axes.legend()

@@ -68,7 +68,7 @@ def class_map(points: NDArray[Any], labels: Sequence[str], *, name: str, title: 
     classes = list(dict.fromkeys(of.tolist()))
     with look():
         rows = (len(classes) + 1) // 2
-        drawing = new_figure(5.2, 4.2 + 0.19 * rows)
+        drawing = new_figure(5.2, 4.2 + 0.21 * rows)
         axes = drawing.add_subplot()
         handles = []
         for n, one in enumerate(classes):
@@ -83,7 +83,7 @@ def class_map(points: NDArray[Any], labels: Sequence[str], *, name: str, title: 
         _bare(axes, title)
         names = [f"{n + 1}  {in_figure(one, 30)}" for n, one in enumerate(classes)]
         if classes:
-            drawing.legend(handles, names, loc="outside lower center", ncols=2, fontsize=7.5, handletextpad=0.2)
+            drawing.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8.5, handletextpad=0.2)
     said = f"{len(points):,} embeddings of {len(classes)} classes in the plane{f', {title}' if title else ''}"
     data = [["class", "x", "y"], *([label, *map(float, p)] for label, p in zip(of.tolist(), points, strict=True))]
     return Figure(drawing, said, caption, name, data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from metrix.report.page.blocks import (
     Block,
+    Cell,
     Column,
     Figure,
     Gallery,
@@ -27,6 +28,7 @@ from metrix.report.page.writing import Page, Section
 
 __all__ = [
     "Block",
+    "Cell",
     "Column",
     "Figure",
     "Gallery",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from metrix.report.page.drawing import svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -167,6 +170,11 @@ class Figure:
     caption: str = ""
     name: str = "figure"  # of its files
     data: Rows | None = None
+
+    @cached_property
+    def svg(self) -> str:
+        """The drawing as SVG, drawn once."""
+        return svg(self.drawing)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ DOTS_PER_INCH = 150
 
 _LOOK: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
-    "font.size": 9,
+    "font.size": 9.5,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
@@ -45,7 +45,7 @@ _LOOK: dict[str, Any] = {
     "xtick.major.width": 0.7,
     "ytick.major.width": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": 9,
     "legend.labelcolor": INK,
     "lines.linewidth": 1.8,
     "lines.markersize": 4.5,
@@ -83,8 +83,8 @@ def new_figure(width: float = 5.2, height: float = 3.6) -> Figure:
     return figure
 
 
-def svg(figure: Figure, prefix: str = "") -> str:
-    """The drawing for within a page: no header, no ids but those it uses, each with `prefix`."""
+def svg(figure: Figure) -> str:
+    """The drawing for within a page: no header, no ids but those it uses; `with_prefix` makes them its own."""
     buffer = io.StringIO()
     with look():
         figure.savefig(buffer, format="svg", dpi=DOTS_PER_INCH, transparent=True, metadata={"Date": None})
@@ -95,15 +95,19 @@ def svg(figure: Figure, prefix: str = "") -> str:
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<[^>]+>", lambda tag: _shorter(tag.group()), text)
     text = re.sub(r">\s*\n\s*<", "><", text)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", text)
     for colour, name in ((INK, "currentColor"), (GRID, f"var(--grid,{GRID})"), (PAPER, "var(--paper,#fff)")):
         text = text.replace(colour, name)
     return text
 
 
-def standalone_svg(figure: Figure) -> str:
-    """The drawing as a file of its own, for light and dark."""
-    head, rest = svg(figure).split(">", 1)
+def with_prefix(drawn: str, prefix: str) -> str:
+    """An SVG whose ids are not those of another on the same page."""
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", drawn)
+
+
+def standalone(drawn: str) -> str:
+    """An SVG as a file of its own, for light and dark."""
+    head, rest = drawn.split(">", 1)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{_STANDALONE}{rest}'
 
 

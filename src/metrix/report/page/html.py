@@ -26,7 +26,7 @@ from metrix.report.page.blocks import (
     Value,
 )
 from metrix.report.page.characters import clean, in_html
-from metrix.report.page.drawing import png, svg
+from metrix.report.page.drawing import png, with_prefix
 from metrix.report.page.pictures import data_address, has_few_pixels
 from metrix.report.page.separated import separated
 
@@ -129,8 +129,9 @@ def _cell(cell: Cell, column: Column, best: bool, tag: str) -> str:
         number = f"{cell.number}{f'<sup>{in_html(cell.mark)}</sup>' if cell.mark else ''}"
         if best:
             number = f'<strong class="best">{number}<span class="unseen"> (best)</span></strong>'
-        inner = number + (f" <small>{in_html(cell.about)}</small>" if cell.about else "")
-        inner += f'<small class="below">{in_html(cell.below)}</small>' if cell.below else ""
+        inner = number + (f" <small>{in_html(cell.about)}</small>" if cell.std is not None else "")
+        below = [cell.about.strip("()")] if cell.interval is not None and cell.std is None else []
+        inner += "".join(f'<small class="below">{in_html(line)}</small>' for line in (*below, cell.below) if line)
     elif isinstance(cell, int) and not isinstance(cell, bool):
         inner = f"{cell:,}"
     else:
@@ -139,7 +140,7 @@ def _cell(cell: Cell, column: Column, best: bool, tag: str) -> str:
 
 
 def _figure(block: Figure, prefix: str) -> str:
-    drawn, alt = svg(block.drawing, f"{prefix}-"), in_html(block.alt)
+    drawn, alt = with_prefix(block.svg, f"{prefix}-"), in_html(block.alt)
     if len(drawn) <= LARGEST_SVG:
         image = drawn.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
     else:
@@ -165,7 +166,7 @@ def _gallery(block: Gallery, _: str) -> str:
     address = lru_cache(maxsize=None)(data_address)
     queries = "".join(_query(query, address) for query in block.queries)
     caption = f"<figcaption>{in_html(block.caption)}{_download(block.data, block.name, block.name)}</figcaption>"
-    return f'<figure class="gallery">{queries}{caption}</figure>'
+    return f'<figure class="gallery">{caption}{queries}</figure>'
 
 
 def _query(query: Query, address: Callable[[Picture], str]) -> str:

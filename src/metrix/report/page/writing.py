@@ -10,7 +10,7 @@ from metrix.errors import InvalidInput
 from metrix.report.page import html, markdown
 from metrix.report.page.blocks import Block, Figure, Gallery, Table, each
 from metrix.report.page.characters import slug
-from metrix.report.page.drawing import png, standalone_svg
+from metrix.report.page.drawing import png, standalone
 from metrix.report.page.pictures import gallery_drawing
 from metrix.report.page.separated import separated
 from metrix.train.embedding import write_or_explain
@@ -54,7 +54,7 @@ class Page:
                 continue
             name = names[id(block)]
             if isinstance(block, Figure):
-                found[f"{name}.svg"] = standalone_svg(block.drawing).encode()
+                found[f"{name}.svg"] = standalone(block.svg).encode()
                 found[f"{name}.png"] = png(block.drawing)
             elif isinstance(block, Gallery):
                 found[f"{name}.png"] = png(gallery_drawing(block))
@@ -67,8 +67,7 @@ class Page:
 
         The folder is NAME-files beside the page by default.
         """
-        if path.suffix.lower() not in (".html", ".htm"):
-            raise InvalidInput(f"{path}: accepted is a name that ends in .html")
+        self.check_path(path)
         folder = folder or path.with_name(f"{path.stem}-files")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +80,12 @@ class Page:
         for place, content in contents.items():
             write_or_explain(place, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
         return [path, path.with_suffix(".md"), folder]
+
+    @staticmethod
+    def check_path(path: Path) -> None:
+        """Refuse a name that is not one of a page, before any work is done."""
+        if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+            raise InvalidInput(f"{path}: accepted is the name of a file that ends in .html")
 
     def _blocks(self) -> list[Block]:
         return [block for section in self.sections for block in each(section.blocks)]

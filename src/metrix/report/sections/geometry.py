@@ -1,0 +1,145 @@
+"""How embeddings lie: alignment, uniformity, utilization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from metrix.errors import MetrixError
+from metrix.evaluate import Estimate
+from metrix.report.analysis import (
+    Utilization,
+    estimate_to_dict,
+    geometry,
+    mixed_embeddings,
+    utilization_of_examples,
+)
+from metrix.report.figures.bars import bars
+from metrix.report.figures.maps import utilization_maps
+from metrix.report.page import Block, Cell, Column, Figure, Section, Side, Table, Text, Value
+from metrix.report.sections import missing
+from metrix.report.subjects import Measured, Subject, measured
+from metrix.search import Index
+from metrix.train.sources import Report
+
+EPOCHS = 10  # of mixed examples, as in the paper
+DRAWN_QUERIES, DRAWN_NEAREST, DRAWN_OTHERS = 40, 3, 150
+
+Found = dict[str, dict[str, Any]]
+
+
+def geometry_section(subjects: Sequence[Subject], test_only: bool, seed: int, report: Report) -> tuple[Section, Found]:
+    """Alignment and uniformity of test embeddings, and how near they are to those of training."""
+    blocks: list[Block] = []
+    found: Found = {}
+    why: list[str] = []
+    shown = measured(subjects)
+    for done, one in enumerate(shown, 1):
+        found[one.name] = geometry(one.test)
+        if not test_only:
+            try:
+                used = utilization_of_examples(one.test, one.train, EPOCHS, config=one.config, seed=seed)
+                found[one.name]["utilization"] = used
+            except MetrixError as error:
+                why.append(f"utilization of {one.name}: {error}")
+        report("geometry", done, len(shown))
+    if found:
+        blocks += [Text(_ABOUT), Side([_bars(found, [subject.name for subject in subjects]), _table(found)])]
+    if test_only and found:
+        why.append("utilization needs the embeddings of the training images, which --test-only leaves out")
+    blocks += [Text("\n\n".join(why), "missing")] if why else []
+    blocks += _maps(shown, found, seed)
+    return Section("Geometry", [*blocks, *missing(subjects)]), found
+
+
+_ABOUT = (
+    "Alignment is the mean squared distance of two examples of a class, uniformity the log of the mean of exp(-2 d²) "
+    "over all pairs, utilization the mean squared distance of a test example to the nearest training example: of the "
+    "clean ones, and of clean and mixed ones together. Lower is better for each."
+)
+
+
+def _panels(found: Found) -> dict[str, dict[str, tuple[float, float | None]]]:
+    panels: dict[str, dict[str, tuple[float, float | None]]] = {}
+    for name, values in found.items():
+        for measure in ("alignment", "uniformity"):
+            panels.setdefault(measure, {})[name] = _with_error(values[measure])
+        used: Utilization | None = values.get("utilization")
+        if used is not None:
+            panels.setdefault("utilization, clean", {})[name] = _with_error(used.clean)
+            panels.setdefault("utilization, with mixed", {})[name] = _with_error(used.mixed["embed"])
+    return panels
+
+
+def _with_error(value: Any) -> tuple[float, float | None]:
+    sampled = isinstance(value, Estimate) and not value.exact
+    return float(value), value.standard_error if sampled else None
+
+
+def _bars(found: Found, order: Sequence[str]) -> Figure:
+    return bars(_panels(found), name="geometry", caption="Lower is better.", order=order)
+
+
+def _table(found: Found) -> Table:
+    panels = _panels(found)
+    columns = [Column("run"), *(Column(measure, best="min") for measure in panels)]
+    rows: list[list[Cell]] = []
+    for name in found:
+        cells = [panel.get(name) for panel in panels.values()]
+        rows.append([name, *(None if cell is None else Value(cell[0], cell[1], digits=3) for cell in cells)])
+    notes = []
+    if any("utilization" in values for values in found.values()):
+        notes.append(
+            f"Mixed examples are {EPOCHS} epochs of embedding mixup with the run's own pairs and α; metrix analyze "
+            "utilization does the same with input and feature mixup."
+        )
+    return Table(columns, rows, "Geometry of the test embeddings", notes, "geometry-table")
+
+
+def _maps(shown: Sequence[Measured], found: Found, seed: int) -> list[Block]:
+    """Of the first run that was trained with mixup, or the first at all: queries among what training saw."""
+    able = [one for one in shown if "utilization" in found[one.name]]
+    if not able:
+        return []
+    one = next((one for one in able if one.config.mixing.mixup), able[0])
+    draws, random = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+    mixed = np.concatenate(list(mixed_embeddings(one.train, one.config, 1, draws)))
+    queries = _unit(random.permutation(one.test.vectors)[:DRAWN_QUERIES])
+    drawn = [_near(_unit(some), queries, random) for some in (one.train.vectors, mixed)]
+    maps = utilization_maps(drawn[0], drawn[1], queries, name="utilization", seed=seed)
+    text = (
+        f"{len(queries)} test examples of {one.name}, drawn at random, each with a line to the nearest training "
+        f"example: of the clean ones, then of clean and mixed ones of one epoch. The map shows the {DRAWN_NEAREST} "
+        "nearest of each kind and others at random; d² is measured in the embedding space, not on the map."
+    )
+    return [Text(text), Side(list(maps))]
+
+
+def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def _near(vectors: NDArray[np.float32], queries: NDArray[np.float32], random: np.random.Generator) -> NDArray[Any]:
+    """The nearest of each query, and others drawn at random."""
+    nearest = Index.build(vectors).search(queries, k=min(DRAWN_NEAREST, len(vectors))).ids
+    others = random.permutation(len(vectors))[:DRAWN_OTHERS]
+    drawn: NDArray[np.float32] = vectors[np.unique(np.concatenate([nearest.reshape(-1), others]))]
+    return drawn
+
+
+def geometry_as_json(found: Found, name: str) -> dict[str, Any] | None:
+    """The numbers of a run, as plain values."""
+    values = found.get(name)
+    if values is None:
+        return None
+    plain = {key: values[key] for key in ("images", "alignment")}
+    plain["alignment"] = float(values["alignment"])
+    plain["uniformity"] = estimate_to_dict(values["uniformity"])
+    used = values.get("utilization")
+    plain["utilization"] = None if used is None else used.to_dict()
+    return plain
