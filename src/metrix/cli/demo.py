@@ -32,19 +32,11 @@ def demo(
     """
     import json
 
-    from metrix.cli.watching import SeriesWatcher
-    from metrix.train import Interrupted
+    from metrix.cli.watching import watched_series
     from metrix.train.demonstration import demonstrate
 
-    series = None if quiet or json_output else SeriesWatcher(of=2 * seeds)
-    try:
-        found = demonstrate(output, seeds, steps, **({} if series is None else {"watcher_of": series.run}))
-    except Interrupted as interruption:
-        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
-        raise typer.Exit(interruption.exit_code) from None
-    finally:
-        if series is not None:
-            series.end()
+    with watched_series(2 * seeds, quiet or json_output) as watching:
+        found = demonstrate(output, seeds, steps, **watching)
     if json_output:
         typer.echo(json.dumps(found.to_dict()))
     else:

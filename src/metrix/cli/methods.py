@@ -63,20 +63,12 @@ def methods(
 
 
 def _trained(given: dict[str, Any], quiet: bool) -> Field:
-    from metrix.cli.watching import SeriesWatcher
-    from metrix.train import Interrupted
+    from metrix.cli.watching import watched_series
     from metrix.train.field import STEPS, runs_of, train_field
 
     of = runs_of(given.get("data", "glyphs"), given.get("steps", STEPS), given.get("seeds", 1))
-    series = None if quiet else SeriesWatcher(of=of)
-    try:
-        return train_field(**given if series is None else {**given, "watcher_of": series.run})
-    except Interrupted as interruption:
-        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
-        raise typer.Exit(interruption.exit_code) from None
-    finally:
-        if series is not None:
-            series.end()
+    with watched_series(of, quiet) as watching:
+        return train_field(**given, **watching)
 
 
 def _print_list(listed: list[Listed]) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from metrix.data import Part
+from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
 from metrix.train.config import Config
 from metrix.train.folder import RunFolder
@@ -90,6 +94,20 @@ class DrawnWatcher(Watcher):
         if self.tasks:  # to stop what never started prints an empty line
             self.bars.stop()
             self.tasks.clear()
+
+
+@contextmanager
+def watched_series(of: int, quiet: bool) -> Iterator[dict[str, Any]]:
+    """How a function that trains `of` runs is told to watch them; an interruption ends the command with its code."""
+    series = None if quiet else SeriesWatcher(of)
+    try:
+        yield {} if series is None else {"watcher_of": series.run}
+    except Interrupted as interruption:
+        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
+        raise typer.Exit(interruption.exit_code) from None
+    finally:
+        if series is not None:
+            series.end()
 
 
 class SeriesWatcher:

@@ -80,8 +80,10 @@ class IMix(Objective):
         self.mixup, self.strength, self.targets, self.temperature = mixup, float(strength), targets, temperature
         self.generator, self.memory_budget = generator, memory_budget
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
+        if indices_tuple is not None:
+            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         if self.mixup != "embed":
             raise InvalidInput(
                 f"mixup={self.mixup!r} needs the model: call objective.step(model, inputs, labels), or choose "
