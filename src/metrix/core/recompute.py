@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from metrix.core.gathering import ALONE
+
 
 def in_chunks(
     embed: Callable[[Tensor], Tensor],
@@ -73,15 +75,18 @@ def _saved_bytes(run: Callable[[], Tensor], held: set[int], device: torch.device
 
 @contextmanager
 def keep_running_statistics(module: nn.Module | None) -> Iterator[None]:
-    """Batch norm normalises as usual, but its running statistics stay those of clean examples."""
+    """Batch norm normalises as usual, but its running statistics stay those of clean examples.
+
+    Several processes mix each for itself, in chunks of their own, so here none waits for the others' statistics.
+    """
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)] if module is not None else []
-    before = [(m.momentum, m.num_batches_tracked) for m in norms]
+    before = [(m.momentum, m.num_batches_tracked, getattr(m, "across", ALONE)) for m in norms]
     for m in norms:
-        m.momentum = 0.0
+        m.momentum, m.across = 0.0, ALONE  # type: ignore[assignment]
         if m.num_batches_tracked is not None:
             m.num_batches_tracked = m.num_batches_tracked.clone()
     try:
         yield
     finally:
-        for m, (momentum, tracked) in zip(norms, before, strict=True):
-            m.momentum, m.num_batches_tracked = momentum, tracked
+        for m, (momentum, tracked, across) in zip(norms, before, strict=True):
+            m.momentum, m.num_batches_tracked, m.across = momentum, tracked, across  # type: ignore[assignment]

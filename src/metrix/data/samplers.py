@@ -2,7 +2,8 @@
 
 Both yield lists of indices, depend on (seed, epoch) alone, and fill every batch. A rank takes its share of
 a global batch that is the same whatever the number of processes: the shares of ranks 0, 1, ... one after
-another are the batch that one process would see.
+another are the batch that one process would see. A rank takes whole classes of a balanced batch; where their
+number is no multiple of the number of ranks, some ranks take one more.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
     loader asks for batches ahead, so the sampler itself cannot know.
     """
 
-    def __init__(self, batches: int, seed: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self, batches: int, seed: int, rank: int, world_size: int, batch_size: int = 0, together: int = 1
+    ) -> None:
         if not 0 <= rank < world_size:
             raise InvalidInput(f"rank counts from 0 to world_size - 1; got rank {rank} of {world_size}")
+        self.batch_size, self.together = batch_size, together  # of the global batch; images that one rank takes
         self.batches_per_epoch = batches
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.epoch, self.start_batch = 0, 0
@@ -48,8 +52,9 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         for number, batch in enumerate(self._global_batches(np.random.default_rng([self.seed, self.epoch]))):
             if number >= self.start_batch:
-                share = len(batch) // self.world_size
-                yield batch[self.rank * share : (self.rank + 1) * share]
+                groups = len(batch) // self.together
+                start, stop = (groups * r // self.world_size * self.together for r in (self.rank, self.rank + 1))
+                yield batch[start:stop]
 
     def _global_batches(self, rng: np.random.Generator) -> Iterator[list[int]]:
         raise NotImplementedError
@@ -65,9 +70,9 @@ class RandomSampler(BatchSampler):
     def __init__(self, size: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         if not 1 <= batch_size <= size:
             raise InvalidInput(f"batch_size must be from 1 to the {size} images there are; got {batch_size}")
-        _require_divisible("batch_size", batch_size, world_size)
-        super().__init__(-(-size // batch_size), seed, rank, world_size)
-        self.size, self.batch_size = size, batch_size
+        _require_enough("batch_size", batch_size, world_size)
+        super().__init__(-(-size // batch_size), seed, rank, world_size, batch_size)
+        self.size = size
 
     def _global_batches(self, rng: np.random.Generator) -> Iterator[list[int]]:
         images = _Cycle(np.arange(self.size), rng)
@@ -110,14 +115,15 @@ class BalancedSampler(BatchSampler):
             )
         if per_class < 1:
             raise InvalidInput(f"per_class must be at least 1; got {per_class}")
-        _require_divisible("classes_per_batch", classes_per_batch, world_size)
+        _require_enough("classes_per_batch", classes_per_batch, world_size)
         needed = -(-len(classes) // classes_per_batch)
         if batches is not None and batches < needed:
             raise InvalidInput(
                 f"batches must be at least {needed}, so that an epoch visits all {len(classes)} classes; got {batches}"
             )
         filling = -(-len(membership) // (classes_per_batch * per_class))
-        super().__init__(max(needed, filling) if batches is None else batches, seed, rank, world_size)
+        number = max(needed, filling) if batches is None else batches
+        super().__init__(number, seed, rank, world_size, classes_per_batch * per_class, per_class)
         self.classes_per_batch, self.per_class = classes_per_batch, per_class
         order = np.argsort(membership, kind="stable")
         self._images = np.split(order, np.cumsum(np.bincount(membership))[:-1])  # of each class
@@ -159,9 +165,9 @@ def _visited(index: int, visits: Counter[int]) -> int:
     return index if visits[index] == 1 else Repeat(index, visits[index] - 1)
 
 
-def _require_divisible(name: str, value: int, world_size: int) -> None:
-    if world_size < 1 or value % world_size:
+def _require_enough(name: str, value: int, world_size: int) -> None:
+    if world_size < 1 or value < world_size:
         raise InvalidInput(
-            f"{name} is that of the global batch and must be a multiple of world_size, so that all ranks get "
-            f"the same share; got {value} and {world_size}"
+            f"{name} is that of the global batch and must be at least world_size, so that every rank gets some; "
+            f"got {value} and {world_size}"
         )

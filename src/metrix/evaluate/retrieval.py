@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,14 +140,39 @@ def recall_at_k(
     >>> recall_at_k([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], ["a", "b", "b", "a"], ks=(1, 2))
     {1: 0.0, 2: 0.75}
     """
+    found = recall_counts(embeddings, labels, ks, gallery, gallery_labels)
+    return {k: hits / found.queries for k, hits in found.hits.items()}
+
+
+class RecallCounts(NamedTuple):
+    """How many queries were answered, and for how many of them the K nearest neighbours hold their class."""
+
+    queries: int
+    hits: dict[int, int]  # by K
+
+
+def recall_counts(
+    embeddings: object,
+    labels: object,
+    ks: Sequence[int] = KS,
+    gallery: object = None,
+    gallery_labels: object = None,
+    share: tuple[int, int] = (0, 1),
+) -> RecallCounts:
+    """What Recall@K is the quotient of; of `share` = (rank, world size) only the queries of that process.
+
+    The counts of all processes add up to those of one.
+    """
     chosen = _read_ks(ks)
     task, _ = _read_task(embeddings, labels, gallery, gallery_labels)
-    wanted = _answerable(task)
+    rank, world = share
+    everything = _answerable(task)
+    wanted = everything[len(everything) * rank // world : len(everything) * (rank + 1) // world]
     found = dict.fromkeys(chosen, 0)
-    for block in negatives_before(task, wanted, first_only=True):
+    for block in negatives_before(task, wanted, first_only=True) if len(wanted) else ():
         for k in found:
             found[k] += int((block.before < k).sum())  # rank 1 + before <= k
-    return {k: hits / len(wanted) for k, hits in found.items()}
+    return RecallCounts(len(wanted), found)
 
 
 def retrieval(

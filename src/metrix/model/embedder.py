@@ -153,9 +153,12 @@ class Embedder(nn.Module):
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def save(self, folder: str | Path) -> None:
-        """Write `model.safetensors` and `config.json` to `folder`, each whole or not at all."""
-        saving.save(self.state_dict(), self.config, self.data_config, Path(folder))
+    def save(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
+        """Write `model.safetensors` and `config.json` to `folder`, each whole or not at all.
+
+        `weights` are those of the embedder, where it has them in shares.
+        """
+        saving.save(self.state_dict() if weights is None else weights, self.config, self.data_config, Path(folder))
 
     @classmethod
     def load(cls, path: str | Path) -> Embedder:

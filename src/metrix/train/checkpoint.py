@@ -18,6 +18,7 @@ from torch import Tensor
 
 from metrix.errors import InvalidInput
 from metrix.model.saving import write_whole
+from metrix.train.sharding import in_shares
 
 _HEADER = "metrix_progress"
 
@@ -85,7 +86,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Give the moments back; parameters that had none yet stay without."""
     state: dict[int, dict[str, Tensor]] = {}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for key, value in tensors.items():
         number, name = key.split("/")
-        state.setdefault(int(number), {})[name] = value
+        state.setdefault(int(number), {})[name] = in_shares(value, parameters[int(number)])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -64,6 +64,7 @@ class Model(Section):
     weights: str | None = Field(None, description="pretrained, or a file (.safetensors, .pth); random by default")
     freeze_to: str | None = Field(None, description="last frozen stage of the backbone, or all")
     frozen_bn: bool = Field(False, description="batch norm keeps its statistics in training")
+    sync_bn: bool = Field(True, description="several processes: batch norm over the global batch, not each one's part")
     views: int = Field(0, ge=0, description="with freeze_to: cached views of each training image; 0 caches none")
 
 
@@ -96,6 +97,9 @@ class Mixing(Section):
         None, description="k hardest negatives to mix with, for each type"
     )
     lam_per: Literal["pair", "batch"] = Field("pair", description="one λ for each pair, or for each batch")
+    mix: Literal["local", "global"] = Field(
+        "local", description="several processes: mix features and inputs within each one's part, or across all"
+    )
     instance_temperature: float | None = Field(
         None, gt=0, description="imix: its own cross-entropy over instances with this temperature, 0.2 as published"
     )
@@ -119,7 +123,7 @@ class Training(Section):
 
     epochs: int = Field(60, ge=1, description="passes over the training images")
     max_steps: int | None = Field(None, ge=1, description="end after so many steps, whatever the epochs")
-    batch_size: int = Field(100, ge=2, description="images in a batch")
+    batch_size: int = Field(100, ge=2, description="images in a batch, that of all processes together")
     micro_batch: int | None = Field(
         None, ge=1, description="images that go through the network at a time; the loss stays that of the batch"
     )

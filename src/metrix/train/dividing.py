@@ -129,7 +129,9 @@ class DividedSampler(BatchSampler):
     """
 
     def __init__(self, whole: BatchSampler, labels: NDArray[np.int64]) -> None:
-        super().__init__(whole.batches_per_epoch, whole.seed, whole.rank, whole.world_size)
+        super().__init__(
+            whole.batches_per_epoch, whole.seed, whole.rank, whole.world_size, whole.batch_size, whole.together
+        )
         self.whole, self.labels = whole, labels
         self.groups: list[Group] = []
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from metrix.train.sharding import in_shares
+
 
 class Average:
     """The exponential moving average of a module's parameters, and its buffers as they are."""
@@ -29,7 +31,7 @@ class Average:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take over saved averages."""
         for name, tensor in tensors.items():
-            self.tensors[name].copy_(tensor)
+            self.tensors[name].copy_(in_shares(tensor, self.tensors[name]))
 
     def copy_to_model(self) -> None:
         """Make the average the weights."""

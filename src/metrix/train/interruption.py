@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ class Requests:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.signum: int | None = None
+        self.patient = False  # a launcher passes on what the terminal has already sent: one request comes twice
         self._waits = False
 
     @contextmanager
@@ -43,6 +44,10 @@ class Requests:
         finally:
             self._waits = False
 
+    def share(self, largest: Callable[[int], int]) -> None:
+        """Make a request to one process one to all of them; `largest` is taken over the processes."""
+        self.signum = largest(self.signum or 0) or None
+
     def obey(self) -> None:
         """End if asked to."""
         if self.signum is not None:
@@ -50,7 +55,7 @@ class Requests:
 
     def hear(self, signum: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        at_once = not self._waits or self.signum is not None
+        at_once = not self._waits or (self.signum is not None and not self.patient)
         self.signum = signum
         if at_once:
             self.obey()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.micro import MicroBatched
+from metrix.core.norm import normalise_globally
 from metrix.core.step import Objective
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
-from metrix.train import checkpoint
+from metrix.train import checkpoint, sharding
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, owned, under
 from metrix.train.config import Config, Training
@@ -23,6 +25,7 @@ from metrix.train.ema import Average
 from metrix.train.folder import RunFolder, new_folder, opened
 from metrix.train.interruption import Requests, end_requests
 from metrix.train.measuring import measured, score
+from metrix.train.processes import Launch, Team, is_first, noticing_lost, started
 from metrix.train.sources import Images, opened_data, source_for, training_part
 from metrix.train.watching import Watcher
 
@@ -48,35 +51,44 @@ def train(
     *,
     resume: Path | None = None,
     watcher: Watcher | None = None,
+    launch: Launch | None = None,
 ) -> RunFolder:
     """Train and measure a model; the run is a folder.
 
     A run that was interrupted goes on with `resume`, to the weights that it would have had without the
     interruption. Ctrl-C and SIGTERM end it after the step under way and raise `Interrupted`.
+
+    Under torchrun, or with `launch`, several processes train on one global batch; each calls this function.
+    A run may go on with another number of processes than it began with.
     """
     watcher = watcher or Watcher()
     if resume is not None:
         run = opened(resume)
         config = run.config
         if run.results is not None:
-            watcher.finished(run, run.results)
+            if is_first():
+                watcher.finished(run, run.results)
             return run
-    else:
-        config = config or Config()
-        run = RunFolder(folder or new_folder(config))
-        if run.path.exists() and any(run.path.iterdir()):
-            raise InvalidInput(f"{run.path} is there already: choose another folder, or --resume {run.path}")
+    config = config or Config()
+    team = started(config.train, launch or Launch())
+    watcher = watcher if team.first else Watcher()
+    run = RunFolder(Path(team.text(str(resume or folder or new_folder(config)))))
+    if team.largest(resume is None and run.path.exists() and any(run.path.iterdir())):
+        raise InvalidInput(f"{run.path} is there already: choose another folder, or --resume {run.path}")
     try:
-        with end_requests(run.path) as requests:
-            return _train(config, run, resume is not None, watcher, requests)
+        with end_requests(run.path) as requests, noticing_lost(run.path, team):
+            return _train(config, run, resume is not None, watcher, requests, team)
     finally:
         watcher.close()
 
 
-def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: Requests) -> RunFolder:
-    settings, model = config.train, config.model
-    fabric = _fabric(settings)
-    dataset = opened_data(config, watcher.preparing)
+def _train(
+    config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: Requests, team: Team
+) -> RunFolder:
+    settings, model, fabric = config.train, config.model, team.fabric
+    requests.patient = team.size > 1
+    with team.one_at_a_time("data"):
+        dataset = opened_data(config, watcher.preparing)
     part = training_part(config, dataset)
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
@@ -95,21 +107,28 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
     draws = torch.Generator().manual_seed(settings.seed)
     loss = build_loss(config.loss, part.num_classes, model.dim, draws)
     objective = build_objective(config, loss, draws)
-    source = source_for(config, embedder, dataset, part, watcher.preparing)
+    source = source_for(config, embedder, dataset, part, watcher.preparing, team)
     objective.explain(source.network)  # misfits of network and mixup are found before the first step
     strategy = strategy_for(config, source)
     network = strategy.network
     if settings.micro_batch is not None:
         network = MicroBatched(network, settings.micro_batch)
-    trained, optimizer = fabric.setup(Trained(network, objective), build_optimizer(config, embedder, loss))
+    if team.size > 1:
+        objective.across_ranks(mix=config.mixing.mix)
+        if model.sync_bn and settings.micro_batch is None:  # else statistics are those of each micro-batch
+            normalise_globally(embedder, team.ranks)
+    trained = fabric.setup_module(Trained(network, objective))
+    optimizer = fabric.setup_optimizers(build_optimizer(config, embedder, loss))
     average = Average(embedder, settings.ema) if settings.ema > 0 else None
 
     progress = Progress()
-    if not resumed:  # all that was given fits together, so the run begins
-        run.start(config, fingerprint)
-    elif run.last.exists():
+    if resumed and run.last.exists():
         progress = _restore(run, embedder, objective, optimizer, average, draws, strategy, fabric)
-    run.forget_after(progress.step)
+    team.wait()
+    if team.first:
+        if not resumed:  # all that was given fits together, so the run begins
+            run.start(config, fingerprint)
+        run.forget_after(progress.step)
     total_steps = settings.epochs * source.sampler.batches_per_epoch
     total_steps = min(total_steps, settings.max_steps or total_steps)
     watcher.begin(run, config, part, total_steps, progress)
@@ -120,12 +139,14 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
         nonlocal saved
         saved = time.monotonic()
         progress.seconds = saved - begun
-        state = _state(embedder, objective, optimizer, average, draws, strategy)
-        checkpoint.write(path, state, _with_scaler(progress, fabric))
+        if team.first or team.sharded:
+            state = _state(embedder, objective, optimizer, average, draws, strategy)
+        if team.first:
+            checkpoint.write(path, state, _with_scaler(progress, fabric))
 
-    with requests.noted(), _events(run, progress) as events:
+    with requests.noted(), _events(run, progress, team) as events:
         while not progress.done:
-            strategy.begin(progress.epoch, progress.batch, lambda: _embedded(source, trained, fabric))
+            strategy.begin(progress.epoch, progress.batch, lambda: _embedded(source, trained, team))
             trained.train()
             for images, labels in strategy.batches(progress.epoch, progress.batch):
                 if progress.step >= total_steps:
@@ -153,56 +174,68 @@ def _train(config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requ
                         f"(lr={settings.lr}), or clip gradients (clip); the last checkpoint is {run.last}"
                     )
                 progress.sums = [total + value for total, value in zip(progress.sums, values, strict=True)]
-                watcher.step(progress, values, len(labels))
+                watcher.step(progress, values, source.sampler.batch_size)
+                requests.share(team.largest)
                 if requests.signum is not None or progress.batch % settings.checkpoint_steps == 0:
                     save(run.last)
+                    team.wait()  # none ends before the checkpoint is there
                     requests.obey()
 
             lr = settings.lr * _schedule(settings, progress.epoch, progress.step - 1, total_steps)
             means = [total / max(1, progress.batch) for total in progress.sums]
             progress.epoch, progress.batch, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
             progress.done = progress.epoch >= settings.epochs or progress.step >= total_steps
-            _log_losses(run, events, progress, lr, means)
+            if team.first:
+                _log_losses(run, events, progress, lr, means)
             validated = config.data.holdout > 0 and (progress.done or progress.epoch % settings.validate_every == 0)
             if validated:
-                found = _measured(source, "val", trained, average, fabric)
+                found = _measured(source, "val", trained, average, team)
                 better = progress.best is None or score(found) > progress.best
                 if better:
                     progress.best, progress.best_epoch, progress.without_better = score(found), progress.epoch, 0
                     save(run.best)
                 else:
                     progress.without_better += 1
-                run.log(step=progress.step, epoch=progress.epoch, val=found)
-                events.add_scalar("val/recall@1", score(found), progress.step)
+                if team.first:
+                    run.log(step=progress.step, epoch=progress.epoch, val=found)
+                    events.add_scalar("val/recall@1", score(found), progress.step)
                 watcher.validated(progress, means, found, better)
             if settings.patience is not None and progress.without_better >= settings.patience:
                 progress.done = True
+            requests.share(team.largest)
             if validated or progress.done or requests.signum or time.monotonic() - saved > SAVE_AFTER:
                 save(run.last)
+            team.wait()
             requests.obey()
 
     if run.best.exists():
         tensors, _ = checkpoint.read(run.best)
-        embedder.load_state_dict(under("model", tensors))
+        sharding.load(embedder, under("model", tensors))
         if average is not None:
             average.load(under("ema", tensors))
     if average is not None:
         average.copy_to_model()
-    embedder.save(run.model)
+    weights = sharding.whole_of(embedder.state_dict())
+    if team.first:
+        embedder.save(run.model, weights)
     results = {
-        "test": _measured(source, "test", trained, None, fabric),
+        "test": _measured(source, "test", trained, None, team),
         "best_epoch": progress.best_epoch,
         "validation_recall@1": progress.best,
         "steps": progress.step,
         "seconds": round(time.monotonic() - begun, 1),
     }
-    run.write_json("results.json", results)
+    if team.first:
+        run.write_json("results.json", results)
+    team.wait()
     watcher.finished(run, results)
     return run
 
 
-def _events(run: RunFolder, progress: Progress) -> Any:
+def _events(run: RunFolder, progress: Progress, team: Team) -> Any:
     """TensorBoard's writer; what a resumed run writes again replaces what is there."""
+    if not team.first:
+        return nullcontext()
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(run.path / "tensorboard"), purge_step=progress.step + 1 if progress.step else None)
@@ -215,18 +248,6 @@ def _log_losses(run: RunFolder, events: Any, progress: Progress, lr: float, mean
         events.add_scalar(f"train/{name}", value, progress.step)
 
 
-def _fabric(settings: Training) -> Any:
-    from lightning_fabric import Fabric
-
-    if settings.device in ("cuda", "mps") and not getattr(torch, settings.device).is_available():
-        raise InvalidInput(f"device={settings.device!r} is not there: accepted are 'auto' and 'cpu'")
-    if settings.precision == "16-mixed" and settings.device in ("auto", "cpu") and not torch.cuda.is_available():
-        raise InvalidInput("precision='16-mixed' needs a GPU: accepted on a CPU are '32-true' and 'bf16-mixed'")
-    fabric = Fabric(accelerator=settings.device, devices=1, precision=settings.precision)
-    fabric.launch()
-    return fabric
-
-
 def _schedule(settings: Training, epoch: int, step: int, total_steps: int) -> float:
     """What learning rates are multiplied with."""
     if settings.schedule == "step":
@@ -236,22 +257,19 @@ def _schedule(settings: Training, epoch: int, step: int, total_steps: int) -> fl
     return 1.0
 
 
-def _measured(source: Images, name: str, trained: nn.Module, average: Average | None, fabric: Any) -> dict[str, Any]:
+def _measured(source: Images, name: str, trained: nn.Module, average: Average | None, team: Team) -> dict[str, Any]:
     """The measures of a part, by the averaged weights if there are any."""
     trained.eval()
-    with torch.no_grad(), fabric.autocast():
-        if average is None:
-            return measured(source, name, fabric.device)
-        with average.in_place():
-            return measured(source, name, fabric.device)
+    weights = nullcontext() if average is None else average.in_place()
+    with torch.no_grad(), team.fabric.autocast(), weights, sharding.put_together(trained, team.sharded):
+        return measured(source, name, team)
 
 
-def _embedded(source: Images, trained: nn.Module, fabric: Any) -> Tensor:
-    """The training images under the test view, embedded by the weights that are being trained; alike on all ranks."""
+def _embedded(source: Images, trained: nn.Module, team: Team) -> Tensor:
+    """The training images under the test view, embedded by the weights that are being trained."""
     trained.eval()
-    with torch.no_grad(), fabric.autocast():
-        embeddings: Tensor = fabric.broadcast(source.embed(source.part, fabric.device))
-    return embeddings
+    with torch.no_grad(), team.fabric.autocast(), sharding.put_together(trained, team.sharded):
+        return source.embed(source.part, team.fabric.device)
 
 
 def _state(
@@ -264,11 +282,11 @@ def _state(
 ) -> dict[str, Tensor]:
     """Every tensor of a run that its future depends on."""
     return {
-        **owned("model", embedder.state_dict()),
-        **owned("loss", objective.loss.state_dict()),
+        **owned("model", sharding.whole_of(embedder.state_dict())),
+        **owned("loss", sharding.whole_of(objective.loss.state_dict())),
         **owned("memory", objective.memory.state_dict() if objective.memory is not None else {}),
-        **owned("ema", average.tensors if average is not None else {}),
-        **owned("optimizer", checkpoint.optimizer_tensors(optimizer)),
+        **owned("ema", sharding.whole_of(average.tensors if average is not None else {})),
+        **owned("optimizer", sharding.whole_of(checkpoint.optimizer_tensors(optimizer))),
         **owned("strategy", strategy.tensors()),
         "random/torch": torch.get_rng_state(),
         "random/draws": draws.get_state(),
@@ -287,8 +305,8 @@ def _restore(
 ) -> Progress:
     """The reverse of `_state`."""
     tensors, progress = checkpoint.read(run.last)
-    embedder.load_state_dict(under("model", tensors))
-    objective.loss.load_state_dict(under("loss", tensors))
+    sharding.load(embedder, under("model", tensors))
+    sharding.load(objective.loss, under("loss", tensors))
     if objective.memory is not None:
         objective.memory.load_state_dict(under("memory", tensors))
     if average is not None:

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from metrix import evaluate
+from metrix.evaluate.retrieval import recall_counts
+from metrix.train.processes import Team
 from metrix.train.sources import Images
 
 KS = (1, 2, 4, 8)
 KS_LARGE = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 
 
-def measured(source: Images, name: str, device: torch.device) -> dict[str, Any]:
-    """Recall@K of a part; of queries against the gallery where there is one."""
-    dataset = source.dataset
+def measured(source: Images, name: str, team: Team) -> dict[str, Any]:
+    """Recall@K of a part; of queries against the gallery where there is one. Each process answers its share."""
+    dataset, device = source.dataset, team.fabric.device
     ks = KS_LARGE.get(dataset.catalogue.layout, KS)
+    share = team.rank, team.size
     if name == "test" and dataset.separate_gallery:
         queries, gallery = dataset.query, dataset.gallery
-        recall = evaluate.recall_at_k(
-            source.embed(queries, device),
-            queries.labels,
-            ks=ks,
-            gallery=source.embed(gallery, device),
-            gallery_labels=gallery.labels,
-        )
-        return {"recall": _by_name(recall), "images": len(queries), "classes": queries.num_classes}
-    part = dataset.part(name)
-    recall = evaluate.recall_at_k(source.embed(part, device), part.labels, ks=ks)
-    return {"recall": _by_name(recall), "images": len(part), "classes": part.num_classes}
+        vectors, searched = source.embed(queries, device), source.embed(gallery, device)
+        found = recall_counts(vectors, queries.labels, ks, searched, gallery.labels, share)
+    else:
+        queries = dataset.part(name)
+        found = recall_counts(source.embed(queries, device), queries.labels, ks, share=share)
+    answered, *hits = team.added([found.queries, *found.hits.values()])
+    recall = {str(k): hit / answered for k, hit in zip(ks, hits, strict=True)}
+    return {"recall": recall, "images": len(queries), "classes": queries.num_classes}
 
 
 def score(found: dict[str, Any]) -> float:
     """What models are selected by: Recall@1."""
     return float(found["recall"]["1"])
-
-
-def _by_name(recall: dict[int, float]) -> dict[str, float]:
-    return {str(k): float(value) for k, value in recall.items()}

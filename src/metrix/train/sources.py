@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +19,9 @@ from metrix.errors import InvalidInput
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 from metrix.train.registry import LOSSES
+
+if TYPE_CHECKING:
+    from metrix.train.processes import Team
 
 Report = Callable[[str, int, int], None]  # what, done, of
 
@@ -63,11 +68,13 @@ def training_part(config: Config, dataset: Dataset) -> Part:
     return Part(dataset, part.indices[np.isin(catalogue.labels[part.indices], chosen)], chosen)
 
 
-def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
-    """Random or balanced batches."""
+def sampler_for(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -> RandomSampler | BalancedSampler:
+    """Random or balanced batches; of `share` = (rank, world size) that process's part of each."""
     train = config.train
+    rank, world = share
     if train.sampler == "random":
-        return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed)
+        size = min(train.batch_size, len(part))
+        return RandomSampler(len(part), size, seed=train.seed, rank=rank, world_size=world)
     if train.per_class < 2 and LOSSES[config.loss.loss].pairs:
         raise InvalidInput(
             f"per_class={train.per_class} with loss {config.loss.loss!r}: images of a class are each other's "
@@ -79,7 +86,7 @@ def sampler_for(config: Config, part: Part) -> RandomSampler | BalancedSampler:
             f"batch_size={train.batch_size} with per_class={train.per_class}: a batch needs at least 2 classes; "
             f"accepted is a batch_size from {2 * train.per_class}"
         )
-    return BalancedSampler(part.labels, classes, train.per_class, seed=train.seed)
+    return BalancedSampler(part.labels, classes, train.per_class, seed=train.seed, rank=rank, world_size=world)
 
 
 def views_for(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, Any]:
@@ -105,14 +112,17 @@ def views_for(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, Any
 class Images:
     """Batches of images under random views; any part embedded by the whole network."""
 
-    def __init__(self, config: Config, embedder: Embedder, dataset: Dataset, part: Part) -> None:
+    def __init__(
+        self, config: Config, embedder: Embedder, dataset: Dataset, part: Part, team: Team | None = None
+    ) -> None:
+        self.team = team
         wanted = embedder.data_config
         train_view, test_view = views_for(config, wanted, dataset.catalogue.layout)
         self.view = f"{config.data.image_size or wanted.size}|{wanted.mean}|{wanted.std}"
         self.embedder, self.dataset, self.workers = embedder, dataset, config.data.workers
         self.train_view, self.test_view = train_view, test_view
         self.part = part.with_transform(train_view, seed=config.train.seed)
-        self.sampler: BatchSampler = sampler_for(config, part)
+        self.sampler: BatchSampler = sampler_for(config, part, (team.rank, team.size) if team else (0, 1))
         self.network: nn.Module = embedder
         self._loader: Any = None
 
@@ -127,10 +137,23 @@ class Images:
         return iter(self._loader)
 
     def embed(self, part: Part, device: torch.device) -> Tensor:
-        """Unit embeddings of a part under the test view."""
+        """Unit embeddings of a part under the test view; each process embeds a share, and all get the whole."""
         still = part.with_transform(self.test_view)
-        loader = data.loader(still, batch_size=256, workers=self.workers)
-        return torch.cat([self.embedder(images.to(device)).float().cpu() for images, _ in loader])
+
+        def embedded(rows: range) -> Iterator[Tensor]:
+            batches: Any = [rows[start : start + 256] for start in range(0, len(rows), 256)]
+            for images, _ in data.loader(still, batches, workers=self.workers):
+                yield self.embedder(images.to(device)).float().cpu()
+
+        return self._together(len(part), embedded)
+
+    def _together(self, total: int, embedded: Callable[[range], Iterator[Tensor]]) -> Tensor:
+        rank, world = (self.team.rank, self.team.size) if self.team else (0, 1)
+        edges = [total * r // world for r in range(world + 1)]
+        parts = list(embedded(range(edges[rank], edges[rank + 1])))
+        own = torch.cat(parts) if parts else torch.empty(0, self.embedder.config.dim)
+        counts = [stop - start for start, stop in pairwise(edges)]
+        return own if self.team is None else self.team.in_order(own, counts)
 
 
 class FromActivations(nn.Module):
@@ -159,8 +182,16 @@ class FromActivations(nn.Module):
 class Activations(Images):
     """Batches of cached activations: each image in `views` random views, computed once."""
 
-    def __init__(self, config: Config, embedder: Embedder, dataset: Dataset, part: Part, report: Report) -> None:
-        super().__init__(config, embedder, dataset, part)
+    def __init__(
+        self,
+        config: Config,
+        embedder: Embedder,
+        dataset: Dataset,
+        part: Part,
+        report: Report,
+        team: Team | None = None,
+    ) -> None:
+        super().__init__(config, embedder, dataset, part, team)
         if "input" in config.mixing.mixup:
             raise InvalidInput(
                 f"mixup={config.mixing.mixup} with views={config.model.views}: input mixup mixes images, "
@@ -189,12 +220,13 @@ class Activations(Images):
     def embed(self, part: Part, device: torch.device) -> Tensor:
         """Unit embeddings of a part from the activations of its test view."""
         cache = self._cached(part.with_transform(self.test_view), f"test {self.view}", 1)
-        out = []
-        for start in range(0, len(part), 512):
-            rows = [(i, 0) for i in range(start, min(start + 512, len(part)))]
-            z = self.network.features(cache.read(rows).to(device))  # type: ignore[operator]
-            out.append(self.embedder.head(z).float().cpu())
-        return torch.cat(out)
+
+        def embedded(rows: range) -> Iterator[Tensor]:
+            for start in range(0, len(rows), 512):
+                z = self.network.features(cache.read([(i, 0) for i in rows[start : start + 512]]).to(device))  # type: ignore[operator]
+                yield self.embedder.head(z).float().cpu()
+
+        return self._together(len(part), embedded)
 
     def _cached(self, part: Part, view: str, views: int) -> ActivationCache:
         key = f"{self._trunk}|{view}|{self.dataset.catalogue.fingerprint()}|{_digest(part.indices)}"
@@ -204,29 +236,32 @@ class Activations(Images):
                 part.set_epoch(number)
                 return part[index][0]
 
-            self._caches[key] = ActivationCache.build(
-                data.cache_folder() / "activations",
-                key,
-                items=len(part),
-                views=views,
-                source=source,
-                trunk=self.embedder.trunk,
-                dtype="float16",
-                progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
-            )
+            with self.team.one_at_a_time("activations") if self.team else nullcontext():
+                self._caches[key] = ActivationCache.build(
+                    data.cache_folder() / "activations",
+                    key,
+                    items=len(part),
+                    views=views,
+                    source=source,
+                    trunk=self.embedder.trunk,
+                    dtype="float16",
+                    progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
+                )
         return self._caches[key]
 
 
-def source_for(config: Config, embedder: Embedder, dataset: Dataset, part: Part, report: Report) -> Images:
+def source_for(
+    config: Config, embedder: Embedder, dataset: Dataset, part: Part, report: Report, team: Team | None = None
+) -> Images:
     """Cached activations where the trunk is frozen and views of it are asked for, else images."""
     if config.model.views == 0:
-        return Images(config, embedder, dataset, part)
+        return Images(config, embedder, dataset, part, team)
     if config.model.freeze_to is None:
         raise InvalidInput(
             f"views={config.model.views} without freeze_to: cached views are of a frozen trunk; accepted with it "
             f"are freeze_to={', '.join([*embedder.stages(), 'all'])}"
         )
-    return Activations(config, embedder, dataset, part, report)
+    return Activations(config, embedder, dataset, part, report, team)
 
 
 def _digest(indices: Any) -> str:
