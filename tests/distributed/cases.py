@@ -49,6 +49,7 @@ MIXING: dict[str, dict[str, Any] | None] = {
     "avg+max feature pos-neg": {"mixup": "feature", "pairs": "pos-neg", "hard_negatives": 2},
     "gelu input anc-neg": {"mixup": "input", "pairs": "anc-neg"},
     "gelu feature pos-neg": {"mixup": "feature", "pairs": "pos-neg"},
+    "batch norm embed pos-neg": {"mixup": "embed", "pairs": "pos-neg"},
 }
 # other objectives, and losses that are not of the generic form
 OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
@@ -92,13 +93,15 @@ class Network(nn.Module):
     def __init__(self, head: str) -> None:
         super().__init__()
         self.trunk = nn.Linear(12, 12)
+        self.norm: nn.Module = nn.BatchNorm1d(12) if head == "batch" else nn.Identity()
+        head = "avg" if head == "batch" else head
         if head == "gelu":
             self.head: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.GELU(), nn.Linear(8, DIM))
         else:
             self.head = PoolLinear(3, DIM, head)
 
     def features(self, x: Tensor) -> Tensor:
-        return self.trunk(x).tanh().view(-1, 4, 3)
+        return self.norm(self.trunk(x)).tanh().view(-1, 4, 3)
 
 
 def made(case: Case) -> tuple[Network, Objective]:

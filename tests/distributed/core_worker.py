@@ -13,6 +13,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from metrix.core.norm import normalise_globally
 from tests.distributed.cases import batch, cases, gradients, made, parts_for
 
 
@@ -37,13 +38,15 @@ def main(rank: int, world: int, rendezvous: str, output: str) -> None:
 def in_parts(case, sizes, rank, group):
     network, objective = made(case)
     objective.across_ranks(group, mix=case.mix)
+    normalise_globally(network, objective.ranks)
     inputs, labels = batch(case)
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     out = objective.step(network, inputs[own], labels[own])
     found = gradients(network, objective, [out.loss, out.clean, out.mixed])
     found["left out"] = torch.tensor([out.left_out_clean, out.left_out_mixed])
+    found |= {f"buffer {name}": b for name, b in network.named_buffers() if b.is_floating_point()}
     for key, value in found.items():
-        if not key.startswith(("value", "left")):  # as DistributedDataParallel does
+        if not key.startswith(("value", "left", "buffer")):  # as DistributedDataParallel does
             dist.all_reduce(value, group=group)
             value /= len(sizes)
     return {key: value.clone() for key, value in found.items()}

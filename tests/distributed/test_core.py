@@ -42,6 +42,7 @@ def expected(case: Case, sizes: tuple[int, ...]) -> dict[str, Tensor]:
     if case.mix == "global":
         out = objective.step(network, inputs, labels)
         found = gradients(network, objective, [out.loss, out.clean, out.mixed])
+        found |= {f"buffer {name}": b for name, b in network.named_buffers() if b.is_floating_point()}
         return {**found, "left out": torch.tensor([out.left_out_clean, out.left_out_mixed])}
     assert isinstance(objective, Metrix)
     clean = objective.loss(network.head(network.features(inputs)), labels)

@@ -1,0 +1,46 @@
+"""One process of a training run, started by torchrun: python train_worker.py RUN VALUES [resume] [fsdp].
+
+Plain gradient descent takes the place of AdamW, whose first steps are the signs of gradients: what rounding makes of
+a gradient near zero would be all that weights differ in.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+
+class Descent(torch.optim.SGD):
+    """What stands in for AdamW."""
+
+    def __init__(self, groups, weight_decay):
+        super().__init__(groups, lr=0.1, momentum=0.5, weight_decay=weight_decay)
+
+
+def main(run: str, values: str, *flags: str) -> None:
+    from metrix.train import Config, build, train
+    from metrix.train.processes import Launch
+
+    build.torch.optim.AdamW = Descent
+    launch = Launch(parallel="fsdp" if "fsdp" in flags else "auto")
+    if "resume" in flags:
+        train(resume=Path(run), launch=launch)
+    else:
+        train(Config().with_values(json.loads(values)), Path(run), launch=launch)
+
+
+if __name__ == "__main__":
+    from metrix.errors import MetrixError
+
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch's and Fabric's own doing
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    try:
+        main(*sys.argv[1:])
+    except MetrixError as error:
+        print(f"metrix: {error}", file=sys.stderr)
+        sys.exit(int(getattr(error, "exit_code", 2)))
