@@ -33,6 +33,7 @@ STEPS = 200
 BASE: dict[str, Any] = {"train_classes": 100}
 OF_LOSS: dict[str, dict[str, Any]] = {
     "contrastive": {"reduction": "mean_nonzero"},
+    "binomial-deviance": {"gamma": 10.0},
     "proxy-anchor": {"reduction": "original", "proxy_lr": 0.03},
     "proxy-nca": {"proxy_lr": 0.03},
     "proxy-nca++": {"proxy_lr": 0.03},
