@@ -1,0 +1,107 @@
+"""Tables from results that are put there by hand: what stands in which cell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from metrix.report.page import Value
+from metrix.reproduce import paper
+from metrix.reproduce.catalogue import ITEMS, chosen
+from metrix.reproduce.cells import Store
+from metrix.reproduce.datasets import Data
+from metrix.reproduce.grid import Grid, Spread, Wanted
+from metrix.reproduce.tables import paper_gain, recall_table
+from tests.reproduce.conftest import MINI, TINY
+
+CLEAN, MIXED = {"loss": "contrastive"}, {"loss": "contrastive", "mixup": ["feature"]}
+
+
+def put(grid: Grid, wanted: Wanted, recalls: list[dict[str, float] | None]) -> None:
+    """Results of each seed; None is a run that is not finished."""
+    for one, recall in zip(grid.cells(wanted), recalls, strict=True):
+        grid.store.note(one, tries=1, error=None)
+        if recall is not None:
+            path = grid.store.run(one.key).path
+            path.mkdir(parents=True)
+            (path / "results.json").write_text(json.dumps({"test": {"recall": recall}, "seconds": 1.0, "steps": 2}))
+
+
+@pytest.fixture
+def cars(tmp_path: Path) -> Grid:
+    data = Data("cars", "anywhere")
+    data.__dict__["mark"] = "fingerprint"  # no images are needed to read results
+    return Grid((data,), (0, 1, 2), {}, Store(tmp_path))
+
+
+def test_spread_is_over_seeds_and_gains_are_of_the_same_seed(cars: Grid) -> None:
+    clean, mixed = Wanted(CLEAN, cars.datasets[0]), Wanted(MIXED, cars.datasets[0])
+    put(cars, clean, [{"1": 0.5}, {"1": 0.7}, {"1": 0.9}])
+    put(cars, mixed, [{"1": 0.6}, None, {"1": 0.95}])
+    assert cars.recall(clean)[1].values == pytest.approx((50, 70, 90))
+    assert cars.recall(clean)[1].text() == "70.0 ± 20.0"
+    assert cars.gain(mixed, clean).values == pytest.approx((10, 5))
+    assert cars.missing(clean) is None
+    assert cars.missing(mixed) == "1 of 3 runs are not finished."
+    failed = cars.cells(mixed)[1]
+    cars.store.note(failed, error="out of memory")
+    assert cars.missing(mixed) == "1 of 3 runs failed: out of memory"
+    assert len(cars.runs(mixed)) == 2
+    assert (Spread().mean, Spread().text(), Spread((3.0,)).text()) == (None, "", "3.0")
+
+
+def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
+    data = cars.datasets[0]
+    put(cars, Wanted(CLEAN, data), [{"1": 0.8, "2": 0.88, "4": 0.92, "8": 0.95}] * 3)
+    block = recall_table(cars, paper.table("ablation"), data).block()
+    groups = [(column.group, column.name) for column in block.columns]
+    assert groups[3:7] == [("R@1", "here"), ("R@1", "paper"), ("R@2", "here"), ("R@2", "paper")]
+    baseline = block.rows[0]
+    assert isinstance(baseline[3], Value)
+    assert (baseline[3].text, baseline[4]) == ("80.0 ± 0.0", "81.6")
+    assert block.rows[1] == "hard negatives"
+    assert list(block.rows[2][:5]) == ["input [1]", "1", "pos-neg / anc-neg", "", "82.0"]
+    assert block.footnotes[1] == "The set-up is the paper's."
+
+
+def test_what_differs_is_said(tmp_path: Path) -> None:
+    grid = Grid((MINI,), (0,), {**TINY, "batch_size": 50}, Store(tmp_path))
+    (differs,) = (note for note in recall_table(grid, paper.table("ablation"), MINI).notes if "differs" in note)
+    for words in (
+        "glyphs-mini, which stands in",
+        "network glyphs-cnn (paper: resnet50, pretrained)",
+        "dimensions 64 (paper: 512)",
+        "batch 50 (paper: 100)",
+        "2 steps (paper: 100 epochs)",
+        "k = 20 and 40 times 0.5",
+    ):
+        assert words in differs
+
+
+def test_cells_that_tables_share_are_one(tmp_path: Path) -> None:
+    grid = Grid((MINI,), (0, 1), TINY, Store(tmp_path))
+    wanted = {item.name: list(item.wanted(grid, MINI)) for item in ITEMS}
+    alone = {name: {one.key for one in grid.every_cell(found)} for name, found in wanted.items()}
+    together = [one.key for one in grid.every_cell(one for found in wanted.values() for one in found)]
+    assert len(together) == len(set(together)) == len(set().union(*alone.values()))
+    assert len(alone["main"]) == 2 * 15  # seven baselines, four losses with and without Metrix
+    assert len(alone["types"]) == 2 * 23
+    assert len(alone["ablation"]) == 2 * 23
+    assert alone["main"] < alone["types"]
+    assert alone["tsne"] == alone["retrieval"] == alone["main"] & alone["ablation"]
+    assert not alone["ablation"] & alone["ablation-cub"]  # another dimension
+    assert all(grid.why_not(one) is None for found in wanted.values() for one in found)  # every method is there
+
+
+def test_gains_of_the_paper_are_as_printed_or_differences() -> None:
+    main, compete = paper.table("main"), paper.table("compete")
+    assert paper_gain(main, main.rows[8], "sop") == 2.6
+    assert paper_gain(main, main.row("PA"), "cub") is None
+    assert paper_gain(compete, compete.rows[3], "cars") == pytest.approx(-5.3)
+
+
+def test_items_by_name() -> None:
+    assert chosen(["all"]) == list(ITEMS)
+    assert [item.name for item in chosen(["tsne", "main", "tsne"])] == ["tsne", "main"]
