@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from html.parser import HTMLParser
 
-VOID = {"meta", "img", "br", "hr", "link", "input", "col"}
+VOID = {"meta", "img", "br", "hr", "link", "input", "col", "wbr"}
 SELF_CLOSED = {"path", "use", "rect", "image", "circle", "line", "polygon", "polyline"}
 
 

@@ -181,7 +181,7 @@ def _query(query: Query, address: Callable[[Picture], str]) -> str:
     label = in_html(query.picture.label)
     return (
         f'<div class="query"><div class="asked">{_image(query.picture, f"query: {query.picture.label}", address)}'
-        f'<p title="{label}">{label}</p></div><div class="strips">{strips}</div></div>'
+        f'<p title="{label}">{_breakable(label)}</p></div><div class="strips">{strips}</div></div>'
     )
 
 
@@ -191,8 +191,13 @@ def _hit(hit: Hit, rank: int, address: Callable[[Picture], str]) -> str:
     alt = f"{rank}: {hit.picture.label}, {said}, similarity {hit.similarity:.2f}"
     return (
         f'<li class="{kind}" title="{label}, similarity {hit.similarity:.3f}">{_image(hit.picture, alt, address)}'
-        f'<p><b aria-hidden="true">{sign}</b> {label}</p></li>'
+        f'<p><b aria-hidden="true">{sign}</b> {_breakable(label)}</p></li>'
     )
+
+
+def _breakable(escaped: str) -> str:
+    """A name that may go on in another line after a _ of it."""
+    return escaped.replace("_", "_<wbr>")
 
 
 def _image(picture: Picture, alt: str, address: Callable[[Picture], str]) -> str:
