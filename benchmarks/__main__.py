@@ -7,13 +7,14 @@ import json
 import os
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("core", "methods", "loading", "training", "evaluation")
+GROUPS = ("core", "methods", "scale", "loading", "training", "evaluation")
 
 
 def main() -> int:
@@ -51,6 +52,11 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
 
             for part in methods.PARTS:
                 yield f"methods: {part.__name__.replace('_', ' ')}", part
+        elif group == "scale":
+            from benchmarks import scale
+
+            for case in scale.CASES:
+                yield f"scale: {case}", partial(scale.run, case, skip_slow)
         elif group == "loading":
             from benchmarks import loading
 

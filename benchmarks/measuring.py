@@ -32,24 +32,47 @@ def together(
 
 def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> int:
     """Peak resident bytes of `prepare()()` above what was resident after `prepare()`, in a new process."""
+    return measured_alone(prepare)[1]
+
+
+def measured_alone(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, int]:
+    """Seconds of processor time of `prepare()()`, and its extra peak memory, in a new process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_peak, args=(prepare, sender))
+    process = context.Process(target=_alone, args=(prepare, sender))
     process.start()
+    sender.close()
     try:
-        return int(receiver.recv())
+        seconds, memory = receiver.recv()
+        return float(seconds), int(memory)
+    except EOFError as error:
+        raise RuntimeError(f"the process under measurement ended with {process.exitcode}") from error
     finally:
         process.join()
 
 
-def _peak(prepare: Callable[[], Callable[[], Any]], sender: Any) -> None:
+def _alone(prepare: Callable[[], Callable[[], Any]], sender: Any) -> None:
     run = prepare()
+    times: list[float] = []
+
+    def timed() -> None:
+        begin = time.process_time()
+        run()
+        times.append(time.process_time() - begin)
+
+    memory = _peak_of(timed)
+    while sum(times) < 3.0 and len(times) < 10:
+        timed()
+    sender.send((min(times), memory))
+
+
+def _peak_of(run: Callable[[], Any]) -> int:
     gc.collect()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # resets the peak
     before = _status("VmRSS")
     run()
-    sender.send(_status("VmHWM") - before)
+    return _status("VmHWM") - before
 
 
 def _status(field: str) -> int:

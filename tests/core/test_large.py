@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from metrix import Metrix, PoolLinear
+from metrix import Metrix, PoolLinear, losses
 from metrix.core import sets
+from metrix.core.factors import Factors
 from metrix.core.pairs import PAIR_KINDS
 from tests.core.test_fast_paths import (
     CLASSES,
@@ -73,3 +77,114 @@ def test_a_mixed_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, hard
     whole = evaluate()
     nothing_held()
     assert_same(evaluate(), whole)
+
+
+ROWS, COLUMNS = 300, 500
+
+
+def factors_of(alpha=2.0, seed=0, given=None, per_pair=True):
+    generator = torch.Generator().manual_seed(seed)
+    return Factors(given, alpha, per_pair, generator, torch.empty(0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.0, 2.0, 3.5])
+def test_factors_drawn_by_rows_follow_the_beta_distribution_and_are_independent(alpha):
+    from scipy.stats import beta, kstest
+
+    lam = factors_of(alpha).rows((ROWS, COLUMNS))(torch.arange(ROWS))
+    assert kstest(lam.flatten().numpy(), beta(alpha, alpha).cdf).pvalue > 1e-3
+    centred = (lam - 0.5) / lam.std()
+    noise = 5 / (ROWS * COLUMNS) ** 0.5  # five standard deviations of the mean of as many products
+    for shift in (1, 2, 7):
+        for axis in (0, 1):  # with the pair below, and with the pair beside
+            assert (centred * centred.roll(shift, axis)).mean().abs() < noise
+    square = centred[:, :ROWS]
+    assert (square * square.T).triu(1).sum().abs() / (ROWS * (ROWS - 1) / 2) < 5 / (ROWS * (ROWS - 1) / 2) ** 0.5
+    assert len(lam.flatten().unique()) > 0.999 * lam.numel()
+
+
+def test_the_factor_of_a_pair_is_the_same_in_every_block():
+    rows = factors_of().rows((ROWS, COLUMNS))
+    whole, order = rows(torch.arange(ROWS)), torch.randperm(ROWS)
+    assert torch.equal(rows(order[:50]), whole[order[:50]])
+    assert torch.equal(rows(order[50:]), whole[order[50:]])
+    again, other = (factors_of(seed=s).rows((ROWS, COLUMNS))(torch.arange(3)) for s in (0, 1))
+    assert torch.equal(again, whole[:3])
+    assert not torch.equal(other, whole[:3])
+
+
+def test_all_factors_follow_from_one_draw_of_the_generator():
+    factors = factors_of()
+    factors.rows((ROWS, COLUMNS))(torch.arange(9))
+    expected = torch.Generator().manual_seed(0)
+    torch.randint(2**32, (), generator=expected)
+    assert torch.equal(factors.generator.get_state(), expected.get_state())
+
+
+def test_rows_of_given_factors_are_the_given_ones():
+    given = torch.rand(4, 6, dtype=torch.float64)
+    rows = torch.tensor([2, 0])
+    assert torch.equal(factors_of(given=given).rows((4, 6))(rows), given[rows])
+    assert torch.equal(factors_of(given=0.3).rows((4, 6))(rows), torch.full((2, 6), 0.3, dtype=torch.float64))
+    batch = factors_of(per_pair=False).rows((4, 6))(rows)
+    assert len(batch.unique()) == 1
+
+
+@pytest.mark.parametrize("kind", ["pos-neg", "anc-neg"])
+def test_drawn_factors_do_not_depend_on_the_size_of_a_block(kind, nothing_held):
+    x = double((N, DIM))
+    found = []
+    for block in (15, 40, 10_000):
+        nothing_held(block)
+        objective = Metrix(losses.MultiSimilarity(), mixup="embed", generator=torch.Generator().manual_seed(3))
+        found.append(objective.mixed(x, LABELS, pairs=kind).item())
+    assert found[1:] == pytest.approx(found[:1] * 2, rel=1e-12)
+
+
+def test_the_switch_to_blocks_is_automatic_and_changes_nothing():
+    """Just above the limit, float64: 1,500 examples have matrices of 18 MB."""
+    n = 1500
+    assert n * n * 8 > sets.HELD
+    x = double((n, 8)).requires_grad_()
+    labels = torch.arange(n) % 300
+    lam = double((n, n), seed=1).sigmoid()
+    objective = Metrix(losses.MultiSimilarity(), mixup="embed", pairs="anc-neg")
+
+    def evaluate():
+        value = objective.loss(x, labels) + objective.mixed(x, labels, lam, "anc-neg")
+        return value_and_gradients(value, [x])
+
+    blocks = evaluate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sets, "HELD", 2**40)
+        assert_same(blocks, evaluate(), 1e-9)
+
+
+MEMORY = """
+import sys, torch
+from metrix import Metrix, losses
+from metrix.core import sets
+sets.BLOCK = 2**20
+def status(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) / 1024
+torch.set_num_threads(1)
+kind = sys.argv[1]
+loss = losses.MultiSimilarity()
+mixed = Metrix(loss, mixup="embed").mixed
+def run(n):
+    x = torch.randn(n, 16).requires_grad_()
+    labels = torch.arange(n // 4).repeat_interleave(4)
+    (loss(x, labels) if kind == "clean" else mixed(x, labels, pairs=kind)).backward()
+run(64)
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS")
+run(4096)
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize("kind", ["clean", "anc-neg", "pos-neg"])
+def test_memory_is_that_of_a_block(kind):
+    """Blocks here are of 4 MB; matrices of all pairs of 4,096 examples take 64 MB each, and six to sixteen live."""
+    found = subprocess.run([sys.executable, "-c", MEMORY, kind], capture_output=True, text=True, check=True)
+    assert float(found.stdout) < 250

@@ -38,6 +38,26 @@ def gram(x: Tensor) -> Tensor:
     return out
 
 
+class _RowsOfGram(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(x, rows)
+        return x.index_select(0, rows) @ x.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        x, rows = ctx.saved_tensors
+        out: Tensor = grad.T @ x.index_select(0, rows)
+        return out.index_add_(0, rows, grad @ x), None
+
+
+def rows_of_gram(x: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of x xᵀ; the backward pass forms one tensor of the size of x where autograd forms three."""
+    out: Tensor = _RowsOfGram.apply(x, rows)
+    return out
+
+
 class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: Tensor) -> Tensor:

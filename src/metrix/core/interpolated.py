@@ -13,7 +13,7 @@ from torch import Tensor
 
 from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights, weights
-from metrix.core.gram import gram, inverse_norms, mixed_similarity
+from metrix.core.gram import gram, inverse_norms, mixed_similarity, rows_of_gram
 from metrix.core.loss import Loss
 from metrix.core.pairs import MixingPairs, Side, anchors_in_blocks, mixing_pairs
 from metrix.core.sets import Sets, is_held
@@ -82,7 +82,7 @@ def _streamed_totals(
     blocks = anchors_in_blocks(kind, sets, hardest)
     if not blocks:
         return None
-    shared = sets.anchors is mixture.vectors
+    among = sets.own if mixture.vectors is sets.candidates else None  # which vectors the anchors are
     squares = mixture.squared_norms()
     fixed = [x.detach() for x in sets.tensors]
 
@@ -90,22 +90,24 @@ def _streamed_totals(
         part = sets.part(rows, *fixed)
         block = next(mixing_pairs(kind, part, hardest, None if hardest is None else part.similarity))
         lefts, pairs = (rows + sets.start, block) if with_anchor else _with_rows_of_its_own(block, n)
-        anchors = u if shared else rest[0]
-        if shared and not with_anchor:  # most left examples are anchors of the same block
-            both, place = torch.unique(torch.cat([rows, lefts]), return_inverse=True)
-            A, products = torch.split((u[both] @ u.T)[place], [len(rows), len(lefts)])
-        else:
-            A = anchors[rows] @ u.T  # (rows, n)
-            products = A if with_anchor and mixture.unit else u[lefts] @ u.T  # (lefts, n)
+        if among is None:
+            anchors = rest[0].index_select(0, rows)
+            A = anchors @ u.T  # (rows, n)
+            products = A if with_anchor and mixture.unit else rows_of_gram(u, lefts)  # (lefts, n)
+        elif with_anchor:
+            A = products = rows_of_gram(u, among[rows])
+        else:  # most left examples are anchors of the same block
+            both, place = torch.unique(torch.cat([among[rows], lefts]), return_inverse=True)
+            A, products = torch.split(rows_of_gram(u, both)[place], [len(rows), len(lefts)])
         lam = rows_of_lam(lefts)
-        own = (anchors[rows] * u[lefts]).sum(1) if with_anchor and not mixture.unit else None
+        own = (anchors * u[lefts]).sum(1) if with_anchor and not mixture.unit else None
         norm = None
         if mixture.normalise:
             left, right = (rest[-1][lefts], rest[-1]) if squares else (None, None)
             norm = inverse_norms(products, lam, left, right)
         return _totals(loss, block, pairs, A, own, norm, lam)
 
-    tensors = [mixture.vectors, *([] if shared else [sets.anchors]), *squares]
+    tensors = [mixture.vectors, *([] if among is not None else [sets.anchors]), *squares]
     return streamed(block_totals, blocks, tensors, loss.learnable())
 
 

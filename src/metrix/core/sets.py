@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.gathering import ALONE, Ranks, Share
-from metrix.core.gram import gram
+from metrix.core.gram import gram, rows_of_gram
 
 # Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
 HELD = 2**24
@@ -43,7 +43,7 @@ class Sets:
     candidates: Tensor  # (candidates, d)  unit
     anchor_labels: Tensor  # (anchors,)
     candidate_labels: Tensor  # (candidates,)
-    own: Tensor | None  # (anchors,)  which candidate is the anchor itself; None: no candidate is
+    own: Tensor | None  # (anchors,)  which candidate is the anchor itself; None: anchors are no candidates
     examples: Tensor  # (n, d)  unit: the whole batch
     example_labels: Tensor  # (n,)
     share: Share | None = None  # which of all anchors these are; None: all
@@ -79,12 +79,14 @@ class Sets:
         """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
         if self.anchors is self.candidates:
             return gram(self.anchors)
+        if self.own is not None:
+            return rows_of_gram(self.candidates, self.own)
         return self.anchors @ self.candidates.T
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Anchors and candidates, once if they are the same."""
-        return [self.anchors] if self.anchors is self.candidates else [self.anchors, self.candidates]
+        """Anchors and candidates; candidates alone if anchors are among them."""
+        return [self.candidates] if self.own is not None else [self.anchors, self.candidates]
 
     def blocks(self) -> Sequence[Tensor | None]:
         """Anchors in blocks, by number; None stands for all of them, where their matrix is held."""
@@ -95,9 +97,9 @@ class Sets:
         return torch.split(numbers, rows_in_block(candidates))
 
     def part(self, rows: Tensor | None, *tensors: Tensor) -> Sets:
-        """Some anchors with all candidates; `tensors` stand for those of the same name."""
+        """Some anchors with all candidates; `tensors` stand for those of that name."""
         if rows is None:
             return self
-        anchors, candidates = tensors[0].index_select(0, rows), tensors[-1]
         own = None if self.own is None else self.own[rows]
+        anchors, candidates = tensors[0].index_select(0, rows if own is None else own), tensors[-1]
         return replace(self, anchors=anchors, candidates=candidates, anchor_labels=self.anchor_labels[rows], own=own)

@@ -1,0 +1,71 @@
+"""Losses of very large batches: time and memory from 1k to 64k examples, forward and backward.
+
+A matrix of all pairs of 64k examples takes 17 GB in float32; what is measured here is what is used instead.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from benchmarks.measuring import at_most, measured_alone
+from metrix import Metrix, losses
+
+MB = 2**20
+SIZES = {"1k": 1024, "4k": 4096, "16k": 16384, "64k": 65536}
+DIM, PER_CLASS = 128, 4
+CASES = ("clean", "anc-neg", "pos-neg")
+PEER = "PML's clean loss"
+
+
+def step(case: str, n: int) -> Any:
+    """Forward and backward of one loss on n embeddings, ready to run; a small one has been."""
+    torch.set_num_threads(1)
+    if case == PEER:
+        from pytorch_metric_learning.losses import MultiSimilarityLoss
+
+        loss: Any = MultiSimilarityLoss(18, 75, 0.77)
+    elif case == "clean":
+        loss = losses.MultiSimilarity()
+    else:
+        loss = partial(Metrix(losses.MultiSimilarity(), mixup="embed").mixed, pairs=case)
+
+    def run(n: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(n, DIM, generator=generator).requires_grad_()
+        loss(x, torch.arange(n // PER_CLASS).repeat_interleave(PER_CLASS)).backward()
+
+    run(64)
+    return partial(run, n)
+
+
+def run(case: str, skip_slow: bool) -> list[dict[str, Any]]:
+    sizes = [name for name in SIZES if not (skip_slow and name == "64k")]  # minutes
+    found = {name: measured_alone(partial(step, case, SIZES[name])) for name in sizes}
+    return _of_case(case, found) + (_beside_peer(found) if case == "clean" else [])
+
+
+def _of_case(case: str, found: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
+    what, rows, names = f"multi-similarity, {case}", [], list(found)
+    for name, (seconds, memory) in found.items():
+        note = f"{seconds:.3g} s of processor time"
+        rows.append(at_most(f"{what}, batch {name}: extra peak memory", memory / MB, 700, "MB", note))
+    for small, large in pairwise(names):
+        ratio = found[large][0] / found[small][0]
+        note = "4 times the examples, 16 times the pairs"
+        rows.append(at_most(f"{what}: time from {small} to {large}", ratio, 20, note=note))
+    return rows
+
+
+def _beside_peer(ours: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
+    """pytorch-metric-learning's loss where its memory allows: it holds matrices of all pairs."""
+    rows = []
+    for name in ("1k", "4k"):
+        seconds, memory = measured_alone(partial(step, PEER, SIZES[name]))
+        note = f"PML {seconds:.3g} s and {memory / MB:.0f} MB"
+        rows.append(at_most(f"clean, batch {name}, against PML: time", ours[name][0] / seconds, 1.0, note=note))
+        rows.append(at_most(f"clean, batch {name}, against PML: memory", ours[name][1] / memory, 1.0, note=note))
+    return rows
