@@ -48,6 +48,7 @@ class Sets:
     example_labels: Tensor  # (n,)
     share: Share | None = None  # which of all anchors these are; None: all
     ranks: Ranks = ALONE  # the processes whose anchors the loss is averaged over
+    picked: bool = False  # whether anchors were picked from candidates as they now are
 
     @property
     def start(self) -> int:
@@ -79,7 +80,7 @@ class Sets:
         """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
         if self.anchors is self.candidates:
             return gram(self.anchors)
-        if self.own is not None:
+        if self.picked and self.own is not None:
             return rows_of_gram(self.candidates, self.own)
         return self.anchors @ self.candidates.T
 
@@ -97,9 +98,13 @@ class Sets:
         return torch.split(numbers, rows_in_block(candidates))
 
     def part(self, rows: Tensor | None, *tensors: Tensor) -> Sets:
-        """Some anchors with all candidates; `tensors` stand for those of that name."""
+        """Some anchors with all candidates.
+
+        `tensors` stand for anchors and candidates, or for candidates alone, from which anchors are then picked.
+        """
         if rows is None:
             return self
-        own = None if self.own is None else self.own[rows]
-        anchors, candidates = tensors[0].index_select(0, rows if own is None else own), tensors[-1]
-        return replace(self, anchors=anchors, candidates=candidates, anchor_labels=self.anchor_labels[rows], own=own)
+        own, picked = None if self.own is None else self.own[rows], len(tensors) == 1
+        anchors = tensors[0].index_select(0, own if picked and own is not None else rows)
+        labels = self.anchor_labels[rows]
+        return replace(self, anchors=anchors, candidates=tensors[-1], anchor_labels=labels, own=own, picked=picked)
