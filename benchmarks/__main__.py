@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("core", "methods", "scale", "loading", "training", "evaluation")
+GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "evaluation")
 
 
 def main() -> int:
@@ -57,6 +57,10 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
 
             for case in scale.CASES:
                 yield f"scale: {case}", partial(scale.run, case, skip_slow)
+        elif group == "distributed":
+            from benchmarks import distributed
+
+            yield "distributed", distributed.run
         elif group == "loading":
             from benchmarks import loading
 

@@ -6,6 +6,7 @@ Verbs import what they need when they run, so that `--help` is instant.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -55,7 +56,10 @@ def main() -> None:
             warnings.showwarning = _shown_plainly(warnings.showwarning)
             app()
     except MetrixError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]metrix:[/] {escape(str(error))}", highlight=False)
+        rank = os.environ.get("RANK", "0")
+        if rank == "0" or getattr(error, "said_by_all", True):
+            who = "metrix" if rank == "0" else f"metrix, rank {rank}"
+            Console(stderr=True, soft_wrap=True).print(f"[bold red]{who}:[/] {escape(str(error))}", highlight=False)
         sys.exit(int(getattr(error, "exit_code", 2)))
     except KeyboardInterrupt:
         Console(stderr=True).print("[bold red]metrix:[/] interrupted")

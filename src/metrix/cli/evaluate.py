@@ -42,13 +42,15 @@ def evaluate(
     """Measure how well classes never seen in training are found again.
 
     Recall@K, MAP@R, R-precision, mAP and precision@K with bootstrap intervals, NMI and AMI. The results
-    are also in evaluation.json of the run.
+    are also in evaluation.json of the run. Under torchrun, each process embeds its share of the images.
     """
     import json
+    import os
 
     from rich.console import Console
 
     from metrix.report.evaluation import evaluation, examples_of_files, examples_of_run, record
+    from metrix.report.export import share_of_process
     from metrix.report.progress import progress
     from metrix.report.tables import evaluation_table
     from metrix.train.embedding import TrainedModel
@@ -61,8 +63,11 @@ def evaluate(
             examples = examples_of_files(embeddings, labels, gallery_embeddings, gallery_labels)
         else:
             assert run is not None
-            model = TrainedModel(run, report)
+            share = share_of_process(os.environ.get)
+            model = TrainedModel(run, report, share=share)
             examples = examples_of_run(model, data, part)
+            if share[0] > 0:
+                return
     result = evaluation(examples, chosen, resamples=bootstrap, approximate=approximate, clustered=clustering)
     if per_class is not None:
         result.write_per_class(per_class)

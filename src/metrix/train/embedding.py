@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from metrix.train.sources import Report, opened_data, training_part, views_for
 BLOCK = 256  # images embedded at a time, and rows of a file
 PARTS = ("test", "train", "all")
 FOLDER = "embeddings"
+STALLED = 120.0  # seconds without a new block from other processes, after which theirs are embedded here
 _KEY = "metrix_key"
 
 
@@ -54,11 +56,15 @@ class Embedded:
 class TrainedModel:
     """The model of a finished run, and the data that it was trained and measured on.
 
-    `initial` is the model before the first step, made again from the settings and the seed.
+    `initial` is the model before the first step, made again from the settings and the seed. Of several processes,
+    `share` = (rank, world size), each embeds its share and waits for the others.
     """
 
-    def __init__(self, path: Path, report: Report = unreported, *, initial: bool = False) -> None:
+    def __init__(
+        self, path: Path, report: Report = unreported, *, initial: bool = False, share: tuple[int, int] = (0, 1)
+    ) -> None:
         self.run: RunFolder = opened(Path(path))
+        self.share = share
         self.report, self.initial = report, initial
         self._datasets: dict[str | None, Dataset] = {}
         self.weights = self.run.path / RUN_MODEL / WEIGHTS_FILE
@@ -186,7 +192,10 @@ class TrainedModel:
                 stacklevel=4,
             )
             blocks = _InMemory(len(part))
-        self.embed(dataset, part, blocks)
+        alone = self.share[1] == 1 or isinstance(blocks, _InMemory)
+        self.embed(dataset, part, blocks, (0, 1) if alone else self.share)
+        if not alone:
+            _wait_for_others(blocks, lambda: _read_kept(kept, key) is not None)
         if isinstance(blocks, _InMemory):
             return blocks.together()
         with blocks.alone():
@@ -284,6 +293,16 @@ class _InMemory(Blocks):
 
     def read(self, number: int) -> NDArray[np.float32]:
         return self.held[number]
+
+
+def _wait_for_others(blocks: Blocks, kept: Callable[[], bool]) -> None:
+    """Until the blocks of other processes are there, or nothing more comes of them."""
+    missing, since = len(blocks.missing), time.monotonic()
+    while missing and time.monotonic() - since < STALLED and not kept():
+        time.sleep(0.2)
+        now = len(blocks.missing)
+        if now != missing:
+            missing, since = now, time.monotonic()
 
 
 def write_or_explain(path: Path, write: Callable[[Path], object]) -> None:

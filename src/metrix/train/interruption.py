@@ -14,6 +14,8 @@ from metrix.errors import MetrixError
 class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
     """A run was asked to end; it is complete up to its last checkpoint."""
 
+    said_by_all = False  # of several processes, the first one says it
+
     def __init__(self, signum: int, run: Path) -> None:
         begun = (run / "config.yaml").exists()
         hint = f"go on with --resume {run}" if begun else "nothing was trained yet"
