@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +293,19 @@ class TestMistakes:
             tmp_path / "none.txt": ("does not exist",),
         }.items():
             refused("evaluate", "--embeddings", tmp_path / "x.npy", "--labels", file, words=words)
+
+
+def test_processes_embed_in_shares(run: Path, tmp_path: Path, metrix: Any) -> None:
+    """Two processes at once: the same numbers as one, said by the first; the embeddings are kept once."""
+    alone, shared = (Path(shutil.copytree(run, tmp_path / name)) for name in ("alone", "shared"))
+    for copied in (alone, shared):
+        shutil.rmtree(copied / "embeddings", ignore_errors=True)
+    command = [sys.executable, "-m", "metrix", "evaluate", str(shared), "--json", "--bootstrap", "0"]
+    ranks = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"} for rank in (1, 0)]
+    second, first = (subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for env in ranks)
+    said = [process.communicate(timeout=240)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert said[1] == ""
+    expected = metrix("evaluate", alone, "--json", "--bootstrap", 0).json
+    assert {**json.loads(said[0]), "run": ""} == {**expected, "run": ""}
+    assert [p.name for p in (shared / "embeddings").iterdir()] == ["test.safetensors"]

@@ -26,6 +26,8 @@ def sharded_strategy(timeout: timedelta) -> Any:
             super().setup_environment()
 
     def shard(module: nn.Module, mesh: Any) -> nn.Module:
+        for parameter in module.parameters():
+            parameter.data = parameter.data.contiguous()  # not channels last
         fully_shard(module, mesh=mesh["data_parallel"])
         return module
 
