@@ -65,7 +65,7 @@ class DrawnGrid(Watcher):
             f"{len(state.waiting)} waiting",
         ]
         parts += [f"{len(state.failed)} failed"] if state.failed else []
-        left = self.seconds_left(state)
+        left = self.seconds_left(state) if state.running or state.waiting else None
         return ", ".join(parts) + ("" if left is None else f"; about {duration(left)} left")
 
     def _drawn(self, state: State) -> RenderableType:

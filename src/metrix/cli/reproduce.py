@@ -50,6 +50,7 @@ def reproduce(
     its datasets, small ones on glyphs; the flags below change those of all cells.
     """
     from metrix.cli.grid_watching import quiet_or_drawn
+    from metrix.report.progress import progress
     from metrix.reproduce import catalogue, page
     from metrix.reproduce.cells import Store, parse_shard, share
     from metrix.reproduce.datasets import QUICK, QUICK_SEEDS, chosen
@@ -77,7 +78,8 @@ def reproduce(
     if shard is not None:
         _end_of_shard(output, part, len(cells), failed, json_output)
     else:
-        found = page.reproduced(items, grid)
+        with progress(quiet or json_output) as report:
+            found = page.reproduced(items, grid, report)
         written = page.write(found, grid, _command(names or [], data or [], wanted_seeds, quick, flags))
         _show(found, written, failed, quiet, json_output)
     if failed:

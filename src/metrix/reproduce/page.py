@@ -14,7 +14,9 @@ from metrix.reproduce.catalogue import Item
 from metrix.reproduce.cells import code_version
 from metrix.reproduce.grid import Grid, Wanted
 from metrix.reproduce.tables import Result
+from metrix.train.embedding import unreported
 from metrix.train.folder import environment
+from metrix.train.sources import Report
 
 NAME = "report.html"
 
@@ -29,11 +31,12 @@ class Reproduced:
     results: tuple[Result, ...]
 
 
-def reproduced(items: Sequence[Item], grid: Grid) -> list[Reproduced]:
+def reproduced(items: Sequence[Item], grid: Grid, report: Report = unreported) -> list[Reproduced]:
     """Everything that was asked for, from the runs that are finished."""
-    found = []
+    found: list[Reproduced] = []
     for item in items:
         for data in grid.datasets:
+            report("tables and figures", len(found), len(items) * len(grid.datasets))
             try:
                 content = list(item.shown(grid, data))
             except MetrixError as error:  # one that cannot be shown does not take the others with it
@@ -41,6 +44,7 @@ def reproduced(items: Sequence[Item], grid: Grid) -> list[Reproduced]:
             results = tuple(one for one in content if isinstance(one, Result))
             blocks = tuple(one.block() if isinstance(one, Result) else one for one in content)
             found.append(Reproduced(item, data.name, blocks, results))
+    report("tables and figures", len(found), len(found))
     return found
 
 
