@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import at_most, measured_alone
-from metrix import Metrix, losses
+from metrix import Metrix, MicroBatched, losses, split
 
 MB = 2**20
 SIZES = {"1k": 1024, "4k": 4096, "16k": 16384, "64k": 65536}
 DIM, PER_CLASS = 128, 4
-CASES = ("clean", "anc-neg", "pos-neg")
+CASES = ("clean", "anc-neg", "pos-neg", "micro-batches")
 PEER = "PML's clean loss"
 
 
@@ -42,7 +42,32 @@ def step(case: str, n: int) -> Any:
     return partial(run, n)
 
 
+def network_step(micro_batch: int) -> Any:
+    """A step of ResNet-18 on 256 images of 64 pixels, in micro-batches."""
+    from torchvision.models import resnet18
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = MicroBatched(split(resnet18(num_classes=DIM).eval(), at="layer4"), micro_batch)
+    objective = Metrix(losses.MultiSimilarity(), mixup="embed", pairs="pos-neg")
+    images, labels = torch.randn(256, 3, 64, 64), torch.arange(256 // PER_CLASS).repeat_interleave(PER_CLASS)
+    objective.step(model, images[:8], labels[:8]).loss.backward()  # gradients are there, and every kernel
+    return lambda: objective.step(model, images, labels).loss.backward()
+
+
+def micro_batches() -> list[dict[str, Any]]:
+    whole, pieces = (measured_alone(partial(network_step, size)) for size in (256, 32))
+    what, note = "micro-batches of 32 of 256, ResNet-18, against the whole batch", "one more forward pass"
+    memory = f"{pieces[1] / MB:.0f} MB instead of {whole[1] / MB:.0f} MB"
+    return [
+        at_most(f"{what}: extra peak memory", pieces[1] / whole[1], 0.3, note=memory),
+        at_most(f"{what}: time", pieces[0] / whole[0], 1.6, note=note),
+    ]
+
+
 def run(case: str, skip_slow: bool) -> list[dict[str, Any]]:
+    if case == "micro-batches":
+        return micro_batches()
     sizes = [name for name in SIZES if not (skip_slow and name == "64k")]  # minutes
     found = {name: measured_alone(partial(step, case, SIZES[name])) for name in sizes}
     return _of_case(case, found) + (_beside_peer(found) if case == "clean" else [])
