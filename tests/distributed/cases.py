@@ -51,12 +51,24 @@ MIXING: dict[str, dict[str, Any] | None] = {
     "gelu feature pos-neg": {"mixup": "feature", "pairs": "pos-neg"},
     "batch norm embed pos-neg": {"mixup": "embed", "pairs": "pos-neg"},
 }
+
+
+def remembering(objective: Objective) -> Objective:
+    """An objective with a memory that is filled in part."""
+    past = torch.randn(7, DIM, generator=torch.Generator().manual_seed(5))
+    assert objective.with_memory(12, DIM).memory is not None
+    objective.memory.add(nn.functional.normalize(past, dim=1), torch.tensor([0, 1, 1, 2, 4, 3, 0]))
+    return objective
+
+
 # other objectives, and losses that are not of the generic form
 OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "i-mix input": lambda g: IMix(losses.Contrastive(), generator=g),
     "i-mix feature": lambda g: IMix(losses.MultiSimilarity(), "feature", generator=g),
     "mochi": lambda g: MoCHi(losses.Contrastive(), hard_negatives=2, generator=g),
     "proxy synthesis": lambda g: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM), generator=g),
+    "memory": lambda g: remembering(Clean(losses.MultiSimilarity())),
+    "memory, embed": lambda g: remembering(Metrix(losses.NCA(), "embed", "pos-neg", generator=g)),
     "triplet": lambda g: Clean(losses.Triplet()),
     "soft-triple": lambda g: Clean(losses.SoftTriple(CLASSES, DIM, 2)),
 }
