@@ -154,12 +154,12 @@ def test_killed_stopped_and_resumed_with_other_numbers_of_processes(
     same(run, whole)
 
 
-@pytest.mark.parametrize("parallel", ["fsdp"])
-def test_shared_weights(parallel: str, tmp_path: Path, torchrun: Callable[..., subprocess.Popen[str]]) -> None:
+@pytest.mark.parametrize("strategy", ["fsdp"])
+def test_shared_weights(strategy: str, tmp_path: Path, torchrun: Callable[..., subprocess.Popen[str]]) -> None:
     """FSDP with proxies, a moving average, feature mixup across processes and a checkpoint of whole tensors."""
     values = SETTINGS | {"max_steps": 5, "mixup": ["feature"], "mix": "global", "pool": "avg", "ema": 0.5}
     values |= {"loss": "proxy-anchor", "reduction": "original", "proxy_lr": 0.1}
-    process = torchrun(tmp_path / "run", values, parallel)
+    process = torchrun(tmp_path / "run", values, strategy)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     whole = train(Config().with_values(values), tmp_path / "whole")

@@ -26,7 +26,7 @@ def main(run: str, values: str, *flags: str) -> None:
     from metrix.train.processes import Launch
 
     build.torch.optim.AdamW = Descent
-    launch = Launch(parallel="fsdp" if "fsdp" in flags else "auto")
+    launch = Launch(strategy="fsdp" if "fsdp" in flags else "auto")
     if "resume" in flags:
         train(resume=Path(run), launch=launch)
     else:

@@ -34,7 +34,7 @@ KINDS = {
     "memory": {"memory": 100, "memory_after": 12},
     "proxies": {"loss": "proxy-anchor", "clip": 1.0, "warmup_epochs": 1},
     "average": {"ema": 0.9, "schedule": "cosine", "mixup": ["embed", "feature"], "sampler": "random"},
-    "divided": {"loss": "margin", "mixup": [], "strategy": "divide-and-conquer", "clusters": 4, "recluster_every": 1},
+    "divided": {"loss": "margin", "mixup": [], "scheme": "divide-and-conquer", "clusters": 4, "recluster_every": 1},
 }
 
 

@@ -18,6 +18,7 @@ from metrix import Clean, Embedder, losses
 from metrix.data import BalancedSampler, RandomSampler
 from metrix.errors import InvalidInput
 from metrix.train import Config, Interrupted, dividing, train
+from metrix.train.config import parsed
 from metrix.train.dividing import DividedSampler, Slices, as_before
 
 # 16 classes, of 1, 2, ... 16 images; images of a class are in clusters 0 and 1, or 2 and 3
@@ -25,7 +26,7 @@ LABELS = np.random.default_rng(0).permutation([k for k in range(16) for _ in ran
 CLUSTERS = 2 * (LABELS % 2) + np.random.default_rng(1).integers(2, size=len(LABELS))
 VALUES = {
     "loss": "margin",
-    "strategy": "divide-and-conquer",
+    "scheme": "divide-and-conquer",
     "clusters": 4,
     "finetune_epochs": 1,
     "epochs": 4,
@@ -171,7 +172,7 @@ def test_a_run(source: dict[str, Any], config: Config, tmp_path: Path, monkeypat
     assert {width for _, width in steps[: 3 * per_epoch]} == {2}
     assert len({learner for learner, _ in steps[: 3 * per_epoch]}) > 2
     assert set(steps[3 * per_epoch :]) == {(None, 8)}
-    saved = load_file(run.last)["strategy/clusters"]
+    saved = load_file(run.last)["scheme/clusters"]
     assert sorted(saved.unique().tolist()) == [0, 1, 2, 3]
     assert run.results is not None
     assert 0.0 < run.results["test"]["recall"]["1"] <= 1.0
@@ -217,3 +218,11 @@ def test_what_cannot_be_divided_begins_no_run(
     with pytest.raises(InvalidInput, match=message):
         train(config.with_values(values), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_scheme_can_be_given_as_the_loss() -> None:
+    """It is the margin loss of its authors, divided, without mixup."""
+    config = Config().with_values({"loss": "divide-and-conquer", "margin": 0.3})
+    assert (config.loss.loss, config.loss.margin, config.train.scheme) == ("margin", 0.3, "divide-and-conquer")
+    assert config.mixing.mixup == ()
+    assert parsed({"loss": {"loss": "divide-and-conquer", "margin": 0.3}}) == config

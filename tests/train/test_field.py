@@ -14,14 +14,14 @@ from metrix.errors import InvalidInput
 from metrix.train import Config, field, methods
 from metrix.train.build import build_loss, build_objective
 from metrix.train.checkpoint import Progress
-from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, STRATEGIES
+from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, SCHEMES
 from metrix.train.field import base_config, config_of, pixels, runs_of, train_field, words_for
 from metrix.train.methods import Entry, entries, listing, methods_for
 from metrix.train.registry import LOSSES
 from metrix.train.sources import opened_data
 from metrix.train.watching import Watcher
 
-NAMES = [*LOSSES, *METHODS, *MIXUPS, *PAIRS, *POOLS, *(name for name in STRATEGIES if name != "none")]
+NAMES = [*LOSSES, *METHODS, *MIXUPS, *PAIRS, *POOLS, *(name for name in SCHEMES if name != "none")]
 
 
 def test_the_list_has_every_name_once() -> None:

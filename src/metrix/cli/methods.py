@@ -32,7 +32,7 @@ def methods(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the table")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the list, or the results, as JSON")] = False,
 ) -> None:
-    """List every loss, mixing method, mixup type, kind of pairs, pooling head and strategy, and what goes with what.
+    """List every loss, mixing method, mixup type, kind of pairs, pooling head and scheme, and what goes with what.
 
     With --train, train each of them small on the same data and compare them with the nearest neighbour in pixels. An
     interrupted series goes on where it was; a finished one is only printed.
@@ -86,7 +86,7 @@ def _print_list(listed: list[Listed]) -> None:
         table.add_row(row.name, row.line, row.reference, row.goes_with)
     console.print(table)
     console.print(
-        "Names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --strategy of metrix train. "
+        "Names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --scheme of metrix train. "
         "metrix methods --train trains them all small."
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("runs/reproduce")
 # What the rows of the tables differ in, and what has a flag of its own here.
-FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "strength", "strategy", "seed")
+FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "strength", "scheme", "seed")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -32,7 +32,7 @@ def train(
         int | None, typer.Option(min=1, help="processes on each machine, one for each GPU; torchrun says it by itself")
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="machines; torchrun says it by itself")] = None,
-    parallel: Annotated[
+    strategy: Annotated[
         str, typer.Option(help="several processes: ddp, or fsdp to share weights and optimizer; auto is ddp")
     ] = "auto",
     print_config: Annotated[bool, typer.Option("--print-config", help="print the resolved settings and stop")] = False,
@@ -53,7 +53,7 @@ def train(
     from metrix.train import train as run_training
     from metrix.train.config import read
     from metrix.train.presets import preset as settings_of
-    from metrix.train.processes import Launch, is_first, parallel_of
+    from metrix.train.processes import Launch, is_first, strategy_of
 
     if data is not None and data_option is not None and data != data_option:
         raise InvalidInput(f"two datasets were given, {data!r} and {data_option!r}: give one")
@@ -84,7 +84,7 @@ def train(
         if data is None and config is None and preset != "glyphs":
             raise InvalidInput("no data was given: accepted are a folder of class folders, a manifest, or glyphs")
     watcher = quiet_or_drawn(quiet or json_output)
-    launch = Launch(devices, nodes, parallel_of(parallel))
+    launch = Launch(devices, nodes, strategy_of(strategy))
     run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch)
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))

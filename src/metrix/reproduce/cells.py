@@ -60,7 +60,7 @@ def cell(config: Config, data: Data) -> Cell:
         for key in keys:
             del nested[section][key]
     text = json.dumps([nested, data.mark, code_version()], sort_keys=True)
-    method = config.loss.loss if config.train.strategy == "none" else config.train.strategy
+    method = config.loss.loss if config.train.scheme == "none" else config.train.scheme
     mixed = f" + {config.mixing.described()}" if config.mixing.mixup else ""
     name = f"{data.name}, {method}{mixed}, seed {config.train.seed}"
     return Cell(hashlib.sha256(text.encode()).hexdigest()[:16], config, name)

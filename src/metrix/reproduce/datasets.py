@@ -90,7 +90,7 @@ def settings(data: Data, recipe: Recipe, seed: int, dim: int, changes: dict[str,
     """
     recipe = dict(recipe)
     loss = recipe.pop("loss")
-    method = recipe.get("strategy", loss)
+    method = recipe.get("scheme", loss)
     if loss not in LOSSES:
         raise one_of("loss", loss, LOSSES)
     if data.in_paper:

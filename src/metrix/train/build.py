@@ -51,9 +51,9 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
         if train.memory_after > 0:
             raise InvalidInput(f"memory_after={train.memory_after} without memory: give memory, such as 8192, too")
         return objective
-    if train.strategy != "none":
+    if train.scheme != "none":
         raise InvalidInput(
-            f"memory={train.memory} with strategy {train.strategy!r}: its batches train slices of the embedding, "
+            f"memory={train.memory} with scheme {train.scheme!r}: its batches train slices of the embedding, "
             "which do not compare; leave memory out"
         )
     return objective.with_memory(train.memory, config.model.dim, train.memory_after)

@@ -1,6 +1,6 @@
 """The whole state of a run in one safetensors file, replaced in one step.
 
-Tensors are named after what they belong to (`model/…`, `loss/…`, `ema/…`, `optimizer/…`, `strategy/…`, `random/…`),
+Tensors are named after what they belong to (`model/…`, `loss/…`, `ema/…`, `optimizer/…`, `scheme/…`, `random/…`),
 numbers are JSON in the file's header. Nothing is pickled.
 """
 

@@ -1,4 +1,4 @@
-"""What can be chosen by name besides the loss: mixing methods, mixup types, mixing pairs, pooling heads, strategies.
+"""What can be chosen by name besides the loss: mixing methods, mixup types, mixing pairs, pooling heads, schemes.
 
 The configuration accepts exactly these names, and `metrix methods` lists them. Nothing here imports torch.
 """
@@ -60,7 +60,7 @@ POOLS: dict[str, Choice] = {
     "cls": Choice("the class token, of a transformer only", "Dosovitskiy et al., ICLR 2021"),
     "attention": Choice("average weighted by a learnt query", "Ilse et al., ICML 2018"),
 }
-STRATEGIES: dict[str, Choice] = {
+SCHEMES: dict[str, Choice] = {
     "none": Choice("every batch trains the whole embedding", ""),
     "divide-and-conquer": Choice(
         "batches of one cluster train one slice of the embedding", "Sanakoyeu et al., CVPR 2019"

@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metrix.errors import InvalidInput, one_of
-from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, STRATEGIES, Choice
+from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, SCHEMES, Choice
 
 
 def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
@@ -29,7 +29,7 @@ def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
 MixupName = Annotated[str, _known("mixup", MIXUPS)]
 PairsName = Annotated[str, _known("pairs", PAIRS)]
 PoolName = Annotated[str, _known("pool", POOLS)]
-StrategyName = Annotated[str, _known("strategy", STRATEGIES)]
+SchemeName = Annotated[str, _known("scheme", SCHEMES)]
 MethodName = Annotated[str, _known("mixup_method", METHODS)]
 
 
@@ -147,7 +147,7 @@ class Training(Section):
     decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of a decay")
     warmup_epochs: int = Field(0, ge=0, description="first epochs in which only head and proxies train")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
-    strategy: StrategyName = Field(
+    scheme: SchemeName = Field(
         "none", description="none, or divide-and-conquer: batches of one cluster train one slice of the embedding"
     )
     clusters: int = Field(8, ge=2, description="divide-and-conquer: clusters of the training images, and slices")
@@ -189,6 +189,7 @@ class Config(Section):
             if section is None:
                 raise one_of("key", key, sections())
             nested[section][key] = value
+        nested = _with_scheme(nested)
         if "loss" in values and "mixup" not in values and not _takes_mixup(nested):
             nested["mixing"].pop("mixup", None)  # it was another loss's
         return parsed(nested)
@@ -220,6 +221,7 @@ def parsed(nested: dict[str, Any]) -> Config:
         for key in part:
             if key not in _parts()[name].model_fields:
                 raise one_of(f"key in {name}", key, _parts()[name].model_fields)
+    nested = _with_scheme(nested)
     mixing = nested.get("mixing", {})
     asked_for = "mixup" in mixing or mixing.get("mixup_method", "metrix") != "metrix"
     if not asked_for and not _takes_mixup(nested):
@@ -230,6 +232,18 @@ def parsed(nested: dict[str, Any]) -> Config:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"])
         raise InvalidInput(f"{where}={first['input']!r}: {first['msg']}") from error
+
+
+def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
+    """A scheme given as the loss is the scheme with the loss of its authors."""
+    name = nested.get("loss", {}).get("loss")
+    if name not in SCHEMES or name == "none":
+        return nested
+    return {
+        **nested,
+        "loss": {**nested["loss"], "loss": "margin"},
+        "train": {**nested.get("train", {}), "scheme": name},
+    }
 
 
 def _takes_mixup(nested: dict[str, Any]) -> bool:

@@ -201,19 +201,19 @@ def as_before(found: NDArray[np.int64], before: NDArray[np.int64], clusters: int
     return numbers[found]
 
 
-def strategy_for(config: Config, source: Images) -> Whole:
+def scheme_for(config: Config, source: Images) -> Whole:
     """What the configuration asks for; an error where it cannot be."""
     train, dim, name = config.train, config.model.dim, config.loss.loss
-    if train.strategy == "none":
+    if train.scheme == "none":
         return Whole(source)
     if config.mixing.mixup:
         raise InvalidInput(
-            f"strategy={train.strategy!r} with mixup={config.mixing.mixup}: slices train without mixup; accepted is "
+            f"scheme={train.scheme!r} with mixup={config.mixing.mixup}: slices train without mixup; accepted is "
             "mixup none"
         )
     if "dim" in inspect.signature(LOSSES[name].make).parameters:
         raise InvalidInput(
-            f"strategy={train.strategy!r} with loss {name!r}: its proxies or centres are of the whole embedding, "
+            f"scheme={train.scheme!r} with loss {name!r}: its proxies or centres are of the whole embedding, "
             "not of a slice; accepted is a loss of pairs, such as margin"
         )
     if dim % train.clusters:

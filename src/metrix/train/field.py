@@ -105,12 +105,12 @@ def config_of(entry: Entry, base: Config) -> Config:
 
 
 def words_for(config: Config) -> str:
-    """What is told apart: loss, mixup, pairs, pooling, strategy."""
+    """What is told apart: loss, mixup, pairs, pooling, scheme."""
     mixing, pool = config.mixing, config.model.pool
     parts = [config.loss.loss, "clean" if not mixing.mixup else mixing.described()]
     if mixing.mixup:
         parts.append("+".join(mixing.pairs))
-    others = [name for name, usual in ((pool, "avg+max"), (config.train.strategy, "none")) if name != usual]
+    others = [name for name, usual in ((pool, "avg+max"), (config.train.scheme, "none")) if name != usual]
     return ", ".join([*parts, *others])
 
 

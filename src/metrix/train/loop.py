@@ -20,7 +20,7 @@ from metrix.train import checkpoint, sharding
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, owned, under
 from metrix.train.config import Config, Training
-from metrix.train.dividing import Whole, strategy_for
+from metrix.train.dividing import Whole, scheme_for
 from metrix.train.ema import Average
 from metrix.train.folder import RunFolder, new_folder, opened
 from metrix.train.interruption import Requests, end_requests
@@ -109,8 +109,8 @@ def _train(
     objective = build_objective(config, loss, draws)
     source = source_for(config, embedder, dataset, part, watcher.preparing, team)
     objective.explain(source.network)  # misfits of network and mixup are found before the first step
-    strategy = strategy_for(config, source)
-    network = strategy.network
+    scheme = scheme_for(config, source)
+    network = scheme.network
     if settings.micro_batch is not None:
         network = MicroBatched(network, settings.micro_batch)
     if team.size > 1:
@@ -123,7 +123,7 @@ def _train(
 
     progress = Progress()
     if resumed and run.last.exists():
-        progress = _restore(run, embedder, objective, optimizer, average, draws, strategy, fabric)
+        progress = _restore(run, embedder, objective, optimizer, average, draws, scheme, fabric)
     team.wait()
     if team.first:
         if not resumed:  # all that was given fits together, so the run begins
@@ -140,15 +140,15 @@ def _train(
         saved = time.monotonic()
         progress.seconds = saved - begun
         if team.first or team.sharded:
-            state = _state(embedder, objective, optimizer, average, draws, strategy)
+            state = _state(embedder, objective, optimizer, average, draws, scheme)
         if team.first:
             checkpoint.write(path, state, _with_scaler(progress, fabric))
 
     with requests.noted(), _events(run, progress, team) as events:
         while not progress.done:
-            strategy.begin(progress.epoch, progress.batch, lambda: _embedded(source, trained, team))
+            scheme.begin(progress.epoch, progress.batch, lambda: _embedded(source, trained, team))
             trained.train()
-            for images, labels in strategy.batches(progress.epoch, progress.batch):
+            for images, labels in scheme.batches(progress.epoch, progress.batch):
                 if progress.step >= total_steps:
                     break
                 for group in optimizer.param_groups:
@@ -278,7 +278,7 @@ def _state(
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
-    strategy: Whole,
+    scheme: Whole,
 ) -> dict[str, Tensor]:
     """Every tensor of a run that its future depends on."""
     return {
@@ -287,7 +287,7 @@ def _state(
         **owned("memory", objective.memory.state_dict() if objective.memory is not None else {}),
         **owned("ema", sharding.whole_of(average.tensors if average is not None else {})),
         **owned("optimizer", sharding.whole_of(checkpoint.optimizer_tensors(optimizer))),
-        **owned("strategy", strategy.tensors()),
+        **owned("scheme", scheme.tensors()),
         "random/torch": torch.get_rng_state(),
         "random/draws": draws.get_state(),
     }
@@ -300,7 +300,7 @@ def _restore(
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     draws: torch.Generator,
-    strategy: Whole,
+    scheme: Whole,
     fabric: Any,
 ) -> Progress:
     """The reverse of `_state`."""
@@ -312,7 +312,7 @@ def _restore(
     if average is not None:
         average.load(under("ema", tensors))
     checkpoint.load_optimizer(optimizer, under("optimizer", tensors))
-    strategy.load(under("strategy", tensors))
+    scheme.load(under("scheme", tensors))
     torch.set_rng_state(tensors["random/torch"])
     draws.set_state(tensors["random/draws"])
     scaler = getattr(fabric.strategy.precision, "scaler", None)

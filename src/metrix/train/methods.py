@@ -1,7 +1,7 @@
 """Everything that can be trained, from the tables that the command line and the configuration read.
 
 `listing` is a line for each name, `entries` a small run for each: every loss on its own, every mixing method with
-its usual loss, and every mixup type, kind of mixing pairs, pooling head and strategy in turn.
+its usual loss, and every mixup type, kind of mixing pairs, pooling head and scheme in turn.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from metrix.core.loss import ProxyCandidateLoss, ProxyLoss
 from metrix.core.mixed import PAIRS_OF_MIXED_ANCHORS
 from metrix.core.plan import path_for
 from metrix.model.pooling import build_head
-from metrix.train.choices import ACCEPTED_LOSSES, METHODS, MIXUPS, PAIRS, POOLS, STRATEGIES, Choice
+from metrix.train.choices import ACCEPTED_LOSSES, METHODS, MIXUPS, PAIRS, POOLS, SCHEMES, Choice
 from metrix.train.registry import LOSSES, LossEntry
 
-GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "strategy")
+GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "scheme")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def listing() -> list[Listed]:
         *_others("mixup type", MIXUPS),
         *_others("mixing pairs", PAIRS),
         *_pools(),
-        *_strategies(),
+        *_schemes(),
     ]
 
 
@@ -96,11 +96,11 @@ def _pools() -> Iterator[Listed]:
         yield Listed("pooling head", name, choice.line, choice.reference, goes_with)
 
 
-def _strategies() -> Iterator[Listed]:
-    for name, choice in STRATEGIES.items():
+def _schemes() -> Iterator[Listed]:
+    for name, choice in SCHEMES.items():
         if name != "none":
             goes_with = "losses without proxies of the whole embedding's length"
-            yield Listed("strategy", name, choice.line, choice.reference, goes_with)
+            yield Listed("scheme", name, choice.line, choice.reference, goes_with)
 
 
 def entries() -> list[Entry]:
@@ -118,5 +118,5 @@ def entries() -> list[Entry]:
         why = "it needs a transformer" if name == "cls" else None
         found.append(Entry("pooling head", name, {**clean, "pool": name}, why))
     divided = {"loss": "margin", "mixup": (), "clusters": 2, "recluster_every": 5}
-    found += [Entry("strategy", name, {**divided, "strategy": name}) for name in STRATEGIES if name != "none"]
+    found += [Entry("scheme", name, {**divided, "scheme": name}) for name in SCHEMES if name != "none"]
     return found

@@ -82,7 +82,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     },
     "divide-and-conquer": {
         "loss": "margin",
-        "strategy": "divide-and-conquer",
+        "scheme": "divide-and-conquer",
         "clusters": 8,
         "recluster_every": 2,
         "finetune_epochs": 10,

@@ -27,7 +27,7 @@ WAIT = timedelta(minutes=15)
 _LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "remote process")
 
 
-Parallel = Literal["auto", "ddp", "fsdp"]
+StrategyName = Literal["auto", "ddp", "fsdp"]
 
 
 class LostProcess(MetrixError):  # noqa: N818 - named after what happened
@@ -46,7 +46,7 @@ class Launch:
 
     devices: int | None = None  # on each machine
     nodes: int | None = None
-    parallel: Parallel = "auto"
+    strategy: StrategyName = "auto"
 
     def sizes(self) -> tuple[int, int]:
         """Processes on each machine, and machines; those of torchrun if it started this process."""
@@ -60,12 +60,12 @@ class Launch:
         return started
 
 
-def parallel_of(name: str) -> Parallel:
+def strategy_of(name: str) -> StrategyName:
     """A way to share the work, by its name."""
-    for known in get_args(Parallel):
+    for known in get_args(StrategyName):
         if name == known:
             return known  # type: ignore[no-any-return]
-    raise one_of("parallel", name, get_args(Parallel))
+    raise one_of("strategy", name, get_args(StrategyName))
 
 
 def is_first() -> bool:
@@ -148,9 +148,9 @@ def started(settings: Training, launch: Launch) -> Team:
     if not on_cpu and settings.device != "mps" and devices > torch.cuda.device_count():
         raise InvalidInput(f"devices={devices}, but there are {torch.cuda.device_count()} GPUs on this machine")
     alone = devices * nodes == 1
-    if alone and launch.parallel == "fsdp":
+    if alone and launch.strategy == "fsdp":
         raise InvalidInput(
-            "parallel='fsdp' with one process: there is nothing to share; give --devices, or use torchrun"
+            "strategy='fsdp' with one process: there is nothing to share; give --devices, or use torchrun"
         )
     fabric = Fabric(
         accelerator=settings.device,
@@ -161,13 +161,13 @@ def started(settings: Training, launch: Launch) -> Team:
     )
     with _lightning_quiet():
         fabric.launch()
-    return Team(fabric, sharded=launch.parallel == "fsdp")
+    return Team(fabric, sharded=launch.strategy == "fsdp")
 
 
 def _strategy(launch: Launch) -> Any:
     from lightning_fabric.strategies.ddp import DDPStrategy
 
-    if launch.parallel == "fsdp":
+    if launch.strategy == "fsdp":
         from metrix.train.sharding import sharded_strategy
 
         return sharded_strategy(WAIT)
