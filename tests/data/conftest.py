@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +8,6 @@ import pytest
 from PIL import Image
 
 Paint = Callable[..., Path]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Nothing of the tests reaches the user's cache; drawn glyphs are shared by all of them."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METRIX_CACHE", str(folder))
-        yield folder
 
 
 @pytest.fixture

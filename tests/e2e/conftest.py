@@ -6,20 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 Command = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METRIX_CACHE", str(folder))
-        yield folder
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,6 @@ from metrix.reproduce.datasets import Data, settings
 MINI = Data("glyphs-mini", "glyphs-mini")
 # a run in less than a second
 TINY: dict[str, Any] = {"train_classes": 8, "batch_size": 12, "per_class": 3, "max_steps": 2}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METRIX_CACHE", str(folder))
-        yield folder
 
 
 @pytest.fixture

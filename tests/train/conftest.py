@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,14 +22,6 @@ SMALL: dict[str, Any] = {
     "mixup": ["embed"],
     "max_steps": 12,  # an epoch and a half
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METRIX_CACHE", str(folder))
-        yield folder
 
 
 @pytest.fixture(scope="session", autouse=True)
