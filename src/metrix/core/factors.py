@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from metrix.core.validation import interpolation
+from metrix.errors import InvalidInput, one_of
 
+LAM_PER = ("pair", "batch")
 RowsOfFactors = Callable[[Tensor], Tensor]
 
 
@@ -50,6 +52,14 @@ class Factors:
             return out
 
         return drawn
+
+
+def check_drawing(alpha: float, lam_per: str) -> None:
+    """Refuse what λ cannot be drawn with."""
+    if not alpha > 0:
+        raise InvalidInput(f"alpha={alpha}: accepted is a number above 0")
+    if lam_per not in LAM_PER:
+        raise one_of("lam_per", lam_per, LAM_PER)
 
 
 def draw(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix.core.factors import Factors, choose
+from metrix.core.factors import Factors, check_drawing, choose
 from metrix.core.gathering import Batch, Gathering
 from metrix.core.loss import Loss
 from metrix.core.micro import embedded, whole
@@ -28,7 +28,6 @@ from metrix.core.validation import unit
 from metrix.errors import InvalidInput, one_of
 
 DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
-LAM_PER = ("pair", "batch")
 
 
 class Metrix(Objective):
@@ -74,10 +73,7 @@ class Metrix(Objective):
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
         if not strength >= 0:
             raise InvalidInput(f"strength={strength}: accepted is a number from 0")
-        if not alpha > 0:
-            raise InvalidInput(f"alpha={alpha}: accepted is a number above 0")
-        if lam_per not in LAM_PER:
-            raise one_of("lam_per", lam_per, LAM_PER)
+        check_drawing(alpha, lam_per)
         if memory_budget < 1:
             raise InvalidInput(f"memory_budget={memory_budget}: accepted is a number of bytes from 1")
         self.strength, self.alpha, self.lam_per = float(strength), float(alpha), lam_per

@@ -12,6 +12,7 @@ from typing import Any
 from metrix.errors import InvalidInput, MetrixError
 from metrix.evaluate import Retrieval
 from metrix.report.evaluation import Evaluation, Examples, evaluation, examples_of_run
+from metrix.report.page.writing import distinct
 from metrix.train.config import Config
 from metrix.train.embedding import TrainedModel
 from metrix.train.folder import RunFolder, opened
@@ -70,7 +71,7 @@ def read_subjects(paths: Sequence[Path], names: Sequence[str] | None, report: Re
     configs = [run.config for run in runs]
     given = list(names or short_names([run.path for run in runs], configs))
     found = []
-    for name, run, config in zip(distinct(given), runs, configs, strict=True):
+    for name, run, config in zip(distinct(given, "{} ({})"), runs, configs, strict=True):
         subject = Subject(name, run, config, None, run.metrics())
         found.append(subject)
         try:
@@ -134,19 +135,3 @@ def _mixing(config: Config) -> str:
 
 def _letter(number: int) -> str:
     return chr(ord("A") + number) if number < 26 else str(number + 1)
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Names made different where they are not.
-
-    >>> distinct(["run", "other", "run"])
-    ['run', 'other', 'run (2)']
-    """
-    found: list[str] = []
-    for name in names:
-        candidate, number = name, 1
-        while candidate in found:
-            number += 1
-            candidate = f"{name} ({number})"
-        found.append(candidate)
-    return found

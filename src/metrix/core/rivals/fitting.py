@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from metrix.core.factors import Factors
+from metrix.core.factors import Factors, check_drawing
 from metrix.core.loss import Loss, ProxyLoss
 from metrix.core.peers import generic_form
-from metrix.errors import InvalidInput, one_of
-
-LAM_PER = ("pair", "batch")
+from metrix.errors import InvalidInput
 
 
 def pair_loss(loss: nn.Module, method: str) -> Loss:
@@ -46,10 +44,7 @@ class Drawing:
     lam_per: str
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise InvalidInput(f"alpha={self.alpha}: accepted is a number above 0")
-        if self.lam_per not in LAM_PER:
-            raise one_of("lam_per", self.lam_per, LAM_PER)
+        check_drawing(self.alpha, self.lam_per)
 
     def __call__(
         self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None, generator: torch.Generator | None

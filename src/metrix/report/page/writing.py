@@ -35,7 +35,7 @@ class Page:
 
     def html(self) -> str:
         """The page as one file that needs no other and no network."""
-        anchors = _distinct([slug(section.heading) for section in self.sections])
+        anchors = distinct([slug(section.heading) for section in self.sections])
         parts = [(a, s.heading, s.blocks) for a, s in zip(anchors, self.sections, strict=True)]
         return html.document(self.title, self.about, parts, self.footer)
 
@@ -93,13 +93,13 @@ class Page:
     def _names(self) -> dict[int, str]:
         """A file name for each block that has files."""
         blocks = {id(block): block for block in self._blocks() if isinstance(block, Figure | Gallery | Table)}
-        return dict(zip(blocks, _distinct([slug(block.name) for block in blocks.values()]), strict=True))
+        return dict(zip(blocks, distinct([slug(block.name) for block in blocks.values()]), strict=True))
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """Names made different by numbers.
+def distinct(names: Sequence[str], numbered: str = "{}-{}") -> list[str]:
+    """Names made different by numbers where they are not.
 
-    >>> _distinct(["a", "b", "a"])
+    >>> distinct(["a", "b", "a"])
     ['a', 'b', 'a-2']
     """
     given: list[str] = []
@@ -107,7 +107,7 @@ def _distinct(names: list[str]) -> list[str]:
         candidate, number = name, 1
         while candidate in given:
             number += 1
-            candidate = f"{name}-{number}"
+            candidate = numbered.format(name, number)
         given.append(candidate)
     return given
 
