@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.reproduce.cells import bare, cell, parse_shard, share
+from metrix.reproduce.cells import bare, cell, hash_sources, parse_shard, share
 from metrix.reproduce.datasets import Data, chosen, settings
 from tests.reproduce.conftest import MINI, TINY, cells_of
 
@@ -39,6 +39,17 @@ def test_words_of_the_source_do_not_count() -> None:
     assert bare(source) == "def f(x):\n    return 2 * x"
     assert bare(source.replace("2 *", "3 *")) != bare(source)
     assert bare('x = "# not a comment"') == 'x = "# not a comment"'
+
+
+def test_the_place_of_the_source_does_not_count() -> None:
+    f, g = "def f(x):\n    return 2 * x\n", "@cache\ndef g(x):\n    from metrix.core.a import f\n    return f(x) + 1\n"
+    together = hash_sources([f + g])
+    apart = hash_sources(["from metrix.core.c import f\n" + g.replace("core.a", "core.b"), '"""Moved."""\n' + f])
+    assert together == apart
+    assert together != hash_sources([f, g.replace("+ 1", "+ 2")])
+    assert together != hash_sources([f, g.replace("@cache\n", "")])
+    assert together != hash_sources([g])
+    assert together != hash_sources(["import torch\n" + f + g])
 
 
 def test_a_key_follows_the_images_and_not_their_place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -155,13 +155,36 @@ def code_version() -> str:
 
 @cache
 def source_hash(folders: tuple[str, ...]) -> str:
-    """A hash of the source in some folders of the package, without comments and docstrings."""
+    """A hash of what the source in some folders of the package says, wherever in them it says it."""
     root = Path(metrix.__file__).parent
-    digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(f"{path.relative_to(root).as_posix()}\n{bare(path.read_text('utf-8'))}\n".encode())
-    return digest.hexdigest()[:12]
+    sources = [path.read_text("utf-8") for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+    return hash_sources(sources)
+
+
+def hash_sources(sources: Iterable[str]) -> str:
+    """A hash of the definitions in some sources: moving or reordering them between files leaves it as it is.
+
+    Comments, docstrings, layout and imports from this package, which say where code is, do not count.
+
+    >>> hash_sources(["x = 1\\ny = 2"]) == hash_sources(["from metrix.a import x\\ny = 2  # two", "x = 1"])
+    True
+    """
+    said = {statement for source in sources for statement in _statements(source)}
+    return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()[:12]
+
+
+def _statements(source: str) -> Iterator[str]:
+    """The top-level statements of a source, bare and without imports from this package."""
+    lines, tree = _bare_lines(source), ast.parse(source)
+    for node in ast.walk(tree):
+        own = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "metrix"
+        if own or (isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == "metrix"):
+            _empty(lines, node)
+    for statement in tree.body:
+        first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+        text = _joined(lines[first - 1 : statement.end_lineno])
+        if text:
+            yield text
 
 
 def bare(source: str) -> str:
@@ -170,6 +193,10 @@ def bare(source: str) -> str:
     >>> bare("x = 1  # one")
     'x = 1'
     """
+    return _joined(_bare_lines(source))
+
+
+def _bare_lines(source: str) -> list[str]:
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -179,7 +206,14 @@ def bare(source: str) -> str:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
-            first = node.body[0]
-            for row in range(first.lineno - 1, first.end_lineno or first.lineno):
-                lines[row] = ""
+            _empty(lines, node.body[0])
+    return lines
+
+
+def _empty(lines: list[str], node: ast.stmt) -> None:
+    for row in range(node.lineno - 1, node.end_lineno or node.lineno):
+        lines[row] = ""
+
+
+def _joined(lines: Iterable[str]) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
