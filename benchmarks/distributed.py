@@ -96,7 +96,7 @@ def _step(name: str, rank: int | None, dist: Any) -> Any:
     import torch
 
     from metrix import Metrix, PoolLinear, losses
-    from metrix.core.step import Clean
+    from metrix.core.objective import Clean
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:

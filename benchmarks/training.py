@@ -12,10 +12,10 @@ import torch
 
 from benchmarks.measuring import at_most
 from metrix.train import Config, train
+from metrix.train.batches import opened_data, source_for, training_part
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress
 from metrix.train.presets import preset
-from metrix.train.sources import opened_data, source_for, training_part
 from metrix.train.watching import Watcher
 
 STEPS = 60

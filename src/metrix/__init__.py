@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metrix import data, evaluate, losses
+    from metrix.core.compute.micro_batches import MicroBatched
     from metrix.core.head import PoolLinear
-    from metrix.core.micro import MicroBatched
-    from metrix.core.objective import Metrix
+    from metrix.core.metrix import Metrix
+    from metrix.core.objective import Clean, Objective, StepOutput
     from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
-    from metrix.core.split import split
-    from metrix.core.step import Clean, Objective, StepOutput
     from metrix.errors import MetrixError, MetrixWarning
     from metrix.model import Embedder
+    from metrix.model.split import split
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,19 +43,19 @@ __all__ = [
 
 # Where each name is. Importing torch takes seconds, so it happens when a name is first used.
 _HOMES = {
-    "Clean": "metrix.core.step",
+    "Clean": "metrix.core.objective",
     "Embedder": "metrix.model",
     "IMix": "metrix.core.rivals",
-    "Metrix": "metrix.core.objective",
+    "Metrix": "metrix.core.metrix",
     "MetrixError": "metrix.errors",
     "MetrixWarning": "metrix.errors",
-    "MicroBatched": "metrix.core.micro",
+    "MicroBatched": "metrix.core.compute.micro_batches",
     "MoCHi": "metrix.core.rivals",
-    "Objective": "metrix.core.step",
+    "Objective": "metrix.core.objective",
     "PoolLinear": "metrix.core.head",
     "ProxySynthesis": "metrix.core.rivals",
-    "StepOutput": "metrix.core.step",
-    "split": "metrix.core.split",
+    "StepOutput": "metrix.core.objective",
+    "split": "metrix.model.split",
 }
 _MODULES = ("data", "evaluate", "losses")
 

@@ -1,7 +1,9 @@
 """The losses of the paper's Table 1, your own, those of pytorch-metric-learning, and baselines of other forms."""
 
 from metrix.core.baselines import EPSHN, Margin, SoftTriple, Triplet
-from metrix.core.catalog import (
+from metrix.core.loss import GenericLoss
+from metrix.core.pml import from_pml
+from metrix.core.table1 import (
     NCA,
     BinomialDeviance,
     Contrastive,
@@ -11,8 +13,6 @@ from metrix.core.catalog import (
     ProxyNCA,
     ProxyNCAPlusPlus,
 )
-from metrix.core.loss import GenericLoss
-from metrix.core.peers import from_pml
 
 __all__ = [
     "EPSHN",

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Metrix
 
 from metrix.errors import InvalidInput
-from metrix.train.demonstration import Contrast, demonstrate
+from metrix.experiments.demo import Contrast, demonstrate
 from metrix.train.presets import preset
 from metrix.train.watching import Watcher
 
@@ -16,7 +16,7 @@ from metrix.train.watching import Watcher
 def _mini(monkeypatch: pytest.MonkeyPatch) -> None:
     """The small glyphs, few of them in a batch."""
     small = preset("glyphs").with_values({"data": "glyphs-mini", "train_classes": 8, "batch_size": 16, "dim": 8})
-    monkeypatch.setattr("metrix.train.demonstration.preset", lambda name: small)
+    monkeypatch.setattr("metrix.experiments.demo.preset", lambda name: small)
 
 
 def test_both_sides_are_told(metrix: Metrix, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Metrix
 
-from metrix.train import field
-from metrix.train.methods import entries, listing
+from metrix.experiments import all_methods as field
+from metrix.experiments.methods import entries, listing
 from metrix.train.presets import preset
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 @pytest.fixture(scope="module")
 def parts(run: Path) -> dict[str, Any]:
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
 
     model = TrainedModel(run)
     return {name: model.embedded(name) for name in ("train", "test")}
@@ -87,7 +87,7 @@ def test_the_same_curves_give_the_same_files(metrix: Any, run: Path, tmp_path: P
 
 def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, workspace: Path, tmp_path: Path) -> None:
     from metrix import Embedder
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
     from tests.cli_evaluate.conftest import trained
 
     still = trained(workspace / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4)
@@ -126,7 +126,7 @@ def test_utilization_falls_with_mixed_examples_of_any_kind(metrix: Any, run: Pat
 @pytest.mark.parametrize("pool", ["avg", "avg+max"])
 def test_mixed_examples_by_the_model_are_the_definition(pool: str) -> None:
     from metrix import Embedder, data
-    from metrix.report.analysis import mixed_by_network
+    from metrix.runs.analysis import mixed_by_network
 
     network = Embedder("glyphs-cnn", 16, pool).eval()
     images, _ = data.open("glyphs-mini").train.with_transform(data.GlyphTransform.still()).batch(range(6))
@@ -144,7 +144,7 @@ def test_mixed_examples_by_the_model_are_the_definition(pool: str) -> None:
 
 @pytest.mark.parametrize("kind", ["pos-neg", "anc-neg", "pos-pos", "neg-neg"])
 def test_every_anchor_of_a_batch_has_one_pair_of_the_kind(kind: str) -> None:
-    from metrix.report.analysis import pairs_of_batch
+    from metrix.runs.analysis import pairs_of_batch
 
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
     i, j = pairs_of_batch(labels, kind, torch.Generator().manual_seed(0))
@@ -159,7 +159,7 @@ def test_every_anchor_of_a_batch_has_one_pair_of_the_kind(kind: str) -> None:
 
 
 def test_batches_hold_every_example_once_with_company() -> None:
-    from metrix.report.analysis import batches_by_class
+    from metrix.runs.analysis import batches_by_class
 
     labels = torch.tensor([k for k in range(9) for _ in range(2 + k)])
     batches = batches_by_class(labels, 12, 2, torch.Generator().manual_seed(1))

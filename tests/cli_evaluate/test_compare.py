@@ -11,7 +11,7 @@ import pytest
 
 def test_differences_are_paired_over_the_same_queries(metrix: Any, run: Path, other_run: Path) -> None:
     from metrix import evaluate
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
 
     outcome = metrix("compare", run, other_run, "--json", "--ks", "1,2")
     assert outcome.code == 0, outcome.err
@@ -50,7 +50,7 @@ def test_a_run_does_not_differ_from_itself(metrix: Any, run: Path) -> None:
 def test_different_test_images_are_refused(refused: Any, run: Path, workspace: Path, metrix: Any) -> None:
     import shutil
 
-    from metrix.train.folder import RunFolder
+    from metrix.train.run_folder import RunFolder
 
     copy = workspace / "elsewhere"
     shutil.copytree(run, copy)

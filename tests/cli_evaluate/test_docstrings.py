@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ("cli.evaluate", "report.analysis", "report.comparison", "report.export", "report.tables")
+MODULES = ("cli.evaluate", "runs.analysis", "runs.comparison", "runs.export", "evaluate.metrics")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -19,7 +19,7 @@ from PIL import Image
 
 @pytest.fixture(scope="module")
 def test_vectors(run: Path) -> np.ndarray:
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
 
     return TrainedModel(run).embedded("test").vectors
 
@@ -79,9 +79,9 @@ def test_a_folder_of_images_of_other_classes_is_embedded_whole(metrix: Any, run:
 def test_a_killed_export_goes_on_where_it_was(
     run: Path, test_vectors: np.ndarray, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    import metrix.report.export as exporting
-    from metrix.train import embedding
-    from metrix.train.embedding import TrainedModel
+    import metrix.runs.export as exporting
+    from metrix.runs import embedding
+    from metrix.runs.embedding import TrainedModel
 
     output = tmp_path / "x.parquet"
     process = started(run, output, None, "-q", "--part", "all")

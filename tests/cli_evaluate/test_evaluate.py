@@ -139,7 +139,7 @@ def test_other_data_and_parts_leave_the_evaluation_of_the_test_part_alone(metrix
 
 def test_queries_and_gallery_of_a_manifest_are_kept_apart(metrix: Any, run: Path, tmp_path: Path) -> None:
     from metrix import data
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
 
     part = data.open("glyphs-mini").test
     lines = ["path,label,split,is_query,is_gallery"]

@@ -14,8 +14,8 @@ from torch import nn
 from metrix import Clean, Metrix, MetrixError, MetrixWarning, losses
 from metrix.core.baselines.base import distances, pairs_of
 from metrix.core.baselines.margin import distance_weights
+from tests.laws.test_laws import batch
 from tests.parity import literal_baselines
-from tests.properties.test_laws import batch
 
 DIM, CLASSES = 5, 6
 LOSSES = {

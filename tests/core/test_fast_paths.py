@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from metrix import Metrix, PoolLinear, losses, split
-from metrix.core import maxplus, recompute, sets
-from metrix.core.maxplus import TorchKernel, max_plus_linear
+from metrix.core.compute import blocks, recompute
+from metrix.core.compute import max_plus as maxplus
+from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
 from metrix.core.pairs import PAIR_KINDS
 
 N, DIM, CLASSES = 14, 6, 5
@@ -109,7 +110,7 @@ def test_a_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, block, mon
         return value_and_gradients(value, leaves)
 
     whole = evaluate()
-    monkeypatch.setattr(sets, "BLOCK", block)
+    monkeypatch.setattr(blocks, "BLOCK", block)
     assert_same(evaluate(), whole)
 
 
@@ -137,7 +138,7 @@ def test_max_plus_keeps_the_number_of_threads_of_torch():
     """In a new process: numba's first loop would set it."""
     code = """
 import torch
-from metrix.core.maxplus import max_plus_linear
+from metrix.core.compute.max_plus import max_plus_linear
 torch.set_num_threads(1)
 x, zero = torch.rand(2, 4, 3), torch.zeros(1, dtype=torch.long)
 max_plus_linear(x, torch.rand(5, 3), zero, zero, torch.ones(1))
@@ -153,7 +154,7 @@ def test_max_plus_without_numba_says_so_once(monkeypatch, caplog):
     original = builtins.__import__
 
     def no_numba(name, *args, **kwargs):
-        if name == "metrix.core.maxplus_numba":
+        if name == "metrix.core.compute.max_plus_numba":
             raise ImportError("No module named 'numba'")
         return original(name, *args, **kwargs)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from metrix import Metrix, PoolLinear, losses
-from metrix.core import sets
+from metrix.core.compute import blocks
 from metrix.core.factors import Factors
 from metrix.core.pairs import PAIR_KINDS
 from tests.core.test_fast_paths import (
@@ -30,8 +30,8 @@ def nothing_held(monkeypatch):
     """From now on every batch is too large, and blocks are of a few rows."""
 
     def begin(block: int = 40) -> None:
-        monkeypatch.setattr(sets, "HELD", 0)
-        monkeypatch.setattr(sets, "BLOCK", block)
+        monkeypatch.setattr(blocks, "HELD", 0)
+        monkeypatch.setattr(blocks, "BLOCK", block)
 
     return begin
 
@@ -144,7 +144,7 @@ def test_drawn_factors_do_not_depend_on_the_size_of_a_block(kind, nothing_held):
 def test_the_switch_to_blocks_is_automatic_and_changes_nothing():
     """Just above the limit, float64: 1,500 examples have matrices of 18 MB."""
     n = 1500
-    assert n * n * 8 > sets.HELD
+    assert n * n * 8 > blocks.HELD
     x = double((n, 8)).requires_grad_()
     labels = torch.arange(n) % 300
     lam = double((n, n), seed=1).sigmoid()
@@ -154,17 +154,17 @@ def test_the_switch_to_blocks_is_automatic_and_changes_nothing():
         value = objective.loss(x, labels) + objective.mixed(x, labels, lam, "anc-neg")
         return value_and_gradients(value, [x])
 
-    blocks = evaluate()
+    in_blocks = evaluate()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sets, "HELD", 2**40)
-        assert_same(blocks, evaluate(), 1e-9)
+        patch.setattr(blocks, "HELD", 2**40)
+        assert_same(in_blocks, evaluate(), 1e-9)
 
 
 MEMORY = """
 import sys, torch
 from metrix import Metrix, losses
-from metrix.core import sets
-sets.BLOCK = 2**20
+from metrix.core.compute import blocks
+blocks.BLOCK = 2**20
 def status(field):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) / 1024
 torch.set_num_threads(1)

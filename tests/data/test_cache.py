@@ -15,8 +15,8 @@ from PIL import Image
 
 from metrix import data
 from metrix.data import cache as caching
-from metrix.data.storage import atomic_file
 from metrix.errors import DataError
+from metrix.files import atomic_file
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from metrix.data import BalancedSampler, RandomSampler
-from metrix.data.draws import Repeat
+from metrix.data.item_seeds import Repeat
 from metrix.errors import InvalidInput
 
 # Classes of 1, 2, 3, ... 12 images, with labels that have gaps and are not sorted.

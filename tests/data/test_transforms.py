@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms import v2
 
 from metrix import data
-from metrix.data.draws import drawing_from, item_keys, uniform
+from metrix.data.item_seeds import drawing_from, item_keys, uniform
 from metrix.data.transforms import transforms_for
 from metrix.errors import ChoiceError, DataError
 

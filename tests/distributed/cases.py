@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix import IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, losses
-from metrix.core.step import Clean, Objective
+from metrix.core.objective import Clean, Objective
 
 LABELS = {
     "unbalanced": [0, 0, 0, 1, 1, 2, 0, 1, 3],

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from metrix.core.norm import normalise_globally
+from metrix.core.distributed.batch_norm import normalise_globally
 from tests.distributed.cases import batch, cases, gradients, made, parts_for
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from metrix import Embedder
 from metrix.train import Config, build, train
 from metrix.train.checkpoint import Progress
-from metrix.train.folder import RunFolder
+from metrix.train.run_folder import RunFolder
 from metrix.train.watching import Watcher
 
 from .train_worker import Descent

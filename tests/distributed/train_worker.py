@@ -23,7 +23,7 @@ class Descent(torch.optim.SGD):
 
 def main(run: str, values: str, *flags: str) -> None:
     from metrix.train import Config, build, train
-    from metrix.train.processes import Launch
+    from metrix.train.distributed import Launch
 
     build.torch.optim.AdamW = Descent
     launch = Launch(strategy="fsdp" if "fsdp" in flags else "auto")

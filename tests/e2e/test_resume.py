@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from metrix.train import Config, train
-from metrix.train.folder import RunFolder
+from metrix.train.run_folder import RunFolder
 
 BASE = {
     "data": "glyphs-mini",

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from metrix import Clean, IMix, Metrix, MetrixWarning, losses
-from metrix.core import sets
+from metrix.core.compute import blocks
 from metrix.core.pairs import PAIR_KINDS
 from tests.parity import batches, literal
 from tests.parity.test_mixed_loss import CLASSES, DIM, PAIR_LOSSES, build, compare
@@ -52,8 +52,8 @@ def test_the_clean_loss_has_the_memory_among_its_candidates(name, batch):
 @pytest.mark.parametrize("name", NAMES)
 def test_embedding_mixup_has_the_memory_among_its_partners(name, kind, batch, held, monkeypatch):
     if not held:
-        monkeypatch.setattr(sets, "HELD", 0)
-        monkeypatch.setattr(sets, "BLOCK", 40)
+        monkeypatch.setattr(blocks, "HELD", 0)
+        monkeypatch.setattr(blocks, "BLOCK", 40)
     loss, five, _ = build(name)
     labels, x = batches.labels_of(batch), batches.points(batch, DIM).requires_grad_()
     f, every = torch.cat([F.normalize(x, dim=1), PAST]), torch.cat([labels, PAST_LABELS])

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from metrix import IMix, MetrixWarning, MoCHi, ProxySynthesis, losses
-from metrix.core.interpolated import Interpolated
-from metrix.core.plan import mixture
+from metrix.core.closed_form import Interpolated
+from metrix.core.mixup import mixture
 from tests.parity import batches, literal, literal_rivals
 from tests.parity.test_mixed_loss import CLASSES, DIM, PAIR_LOSSES, PROXY_LOSSES, Network, build, compare
 
@@ -67,7 +67,7 @@ def test_mochi_takes_the_hardest_of_each_anchor(name, k):
 
 @pytest.mark.parametrize("blocks", [1, 40])
 def test_mochi_in_blocks_is_the_same(blocks, monkeypatch):
-    monkeypatch.setattr("metrix.core.sets.BLOCK", blocks)
+    monkeypatch.setattr("metrix.core.compute.blocks.BLOCK", blocks)
     test_mochi("multi-similarity", ("neg-neg", "anc-neg"), "unbalanced")
     test_mochi("contrastive", ("anc-neg",), "one_class")
 

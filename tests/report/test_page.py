@@ -32,7 +32,7 @@ from metrix.report.page import (
     Value,
 )
 from metrix.report.page import drawing as drawings
-from metrix.report.page.characters import in_figure
+from metrix.report.page.escaping import in_figure
 from tests.report.markup import checked
 
 NASTY = """_</td><script>alert("1")</script> & $x^2$ | [a](http://b.c) `c` *d* 日本 \x00\udcff '"""
@@ -193,7 +193,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         a_page().write(tmp_path / "file" / "report.html")
 
 
-@pytest.mark.parametrize("name", ["blocks", "characters", "pictures", "separated", "writing"])
+@pytest.mark.parametrize("name", ["blocks", "escaping", "pictures", "separated", "writing"])
 def test_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"metrix.report.page.{name}"))
     assert found.attempted

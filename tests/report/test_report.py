@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrix.train.folder import RunFolder
+from metrix.train.run_folder import RunFolder
 from tests.report.markup import Markup, checked
 
 SECTIONS = [
@@ -100,7 +100,7 @@ def test_curves_are_those_of_the_log_with_clean_and_mixed_apart(reported: Any, r
 def test_the_gallery_shows_what_each_run_finds(reported: Any, runs: Path) -> None:
     import csv
 
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
 
     _, page = reported
     assert len([image for image in page.all("img") if "similarity" in image["alt"]]) >= 6 * 2 * 5
@@ -134,7 +134,7 @@ def test_markdown_says_the_same_with_its_figures_beside_it(reported: Any, runs: 
 
 
 def test_cost_is_of_the_log_and_the_model(reported: Any, runs: Path) -> None:
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.embedding import TrainedModel
 
     found, _ = reported
     cost, results = found["runs"][1]["cost"], RunFolder(runs / "mixed").results
@@ -226,7 +226,7 @@ def test_names_and_progress(runs: Path, metrix: Any) -> None:
     assert of_tag(checked(out.read_text("utf-8")), "h1") == ["unfinished and unfinished (2)"]
 
 
-@pytest.mark.parametrize("name", ["subjects", "tables", "sections.cost", "sections.retrieved"])
+@pytest.mark.parametrize("name", ["reported_runs", "sections.cost", "sections.galleries"])
 def test_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"metrix.report.{name}"))
     assert found.attempted

@@ -9,10 +9,10 @@ import pytest
 
 from metrix.report.page import Value
 from metrix.reproduce import paper
-from metrix.reproduce.catalogue import ITEMS, chosen
 from metrix.reproduce.cells import Store
 from metrix.reproduce.datasets import Data
 from metrix.reproduce.grid import Grid, Spread, Wanted
+from metrix.reproduce.items import ITEMS, chosen
 from metrix.reproduce.tables import paper_gain, recall_table
 from tests.reproduce.conftest import MINI, TINY
 

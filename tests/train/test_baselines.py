@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.train.test_crash import Sends, _same
 
 from metrix.train import Config, Interrupted, train
-from metrix.train.registry import LOSSES
+from metrix.train.names import LOSSES
 
 BASELINES = [name for name, entry in LOSSES.items() if not entry.takes_mixup]
 LEARNT = {"margin": "loss/beta", "soft-triple": "loss/centers"}

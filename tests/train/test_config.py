@@ -13,7 +13,7 @@ from metrix.train import Config, config, presets
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.choices import METHODS
 from metrix.train.config import LossChoice
-from metrix.train.registry import LOSSES
+from metrix.train.names import LOSSES
 
 
 def test_yaml_and_back(tmp_path: Path) -> None:

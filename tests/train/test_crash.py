@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from metrix.errors import InvalidInput
 from metrix.train import Config, Interrupted, checkpoint, train
 from metrix.train.checkpoint import Progress
-from metrix.train.folder import RunFolder
+from metrix.train.run_folder import RunFolder
 from metrix.train.watching import Watcher
 
 

@@ -12,10 +12,10 @@ from metrix import Embedder
 from metrix.data import Part
 from metrix.errors import InvalidInput
 from metrix.train import Config, checkpoint, train
+from metrix.train.batches import opened_data, training_part
 from metrix.train.checkpoint import Progress
-from metrix.train.folder import RunFolder
 from metrix.train.loop import _schedule
-from metrix.train.sources import opened_data, training_part
+from metrix.train.run_folder import RunFolder
 from metrix.train.watching import Watcher
 
 
@@ -146,7 +146,7 @@ def test_gradients_are_clipped(small: Config, tmp_path: Path, monkeypatch: pytes
 
 def test_the_unseen_classes_are_looked_at_once(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model selection is on classes held out from training; test images are embedded only when all is done."""
-    from metrix.train.sources import Images
+    from metrix.train.batches import Images
 
     embedded: list[set[str]] = []
     embed = Images.embed

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from metrix.core.objective import Metrix
+from metrix.core.metrix import Metrix
+from metrix.core.mixup import MIXUP_TYPES
 from metrix.core.pairs import PAIR_KINDS
-from metrix.core.plan import MIXUP_TYPES
 from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
 from metrix.errors import InvalidInput
 from metrix.model import pooling

@@ -50,12 +50,12 @@ def positivity(
     """
     import numpy as np
 
-    from metrix.report.analysis import default_folder, loss_of
-    from metrix.report.analysis import positivity as measure
-    from metrix.report.plots import positivity_figure, save
-    from metrix.report.tables import numbers_table
+    from metrix.cli.terminal.tables import numbers_table
+    from metrix.report.figures.plots import positivity_figure, save
+    from metrix.runs.analysis import default_folder, loss_of
+    from metrix.runs.analysis import positivity as measure
+    from metrix.runs.embedding import write_or_explain
     from metrix.train.config import Config
-    from metrix.train.embedding import write_or_explain
 
     model, train = _training_examples(run, embeddings, labels, initial, json_output)
     config = Config() if model is None else model.config
@@ -109,13 +109,13 @@ def utilization(
     Writes utilization.json.
     """
     from metrix.cli.evaluate import one_source
+    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.tables import numbers_table
     from metrix.errors import InvalidInput
-    from metrix.report.analysis import default_folder, utilization_of_examples, utilization_of_run
-    from metrix.report.evaluation import Examples, examples_of_files
-    from metrix.report.progress import progress
-    from metrix.report.reading import read_embeddings
-    from metrix.report.tables import numbers_table
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.analysis import default_folder, utilization_of_examples, utilization_of_run
+    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.evaluation import Examples, examples_of_files
+    from metrix.runs.reading import read_embeddings
 
     one_source(run, embeddings, {"--mixup": mixup})
     model = None
@@ -157,13 +157,13 @@ def geometry(
     Writes geometry.json.
     """
     from metrix.cli.evaluate import one_source
+    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.tables import numbers_table
     from metrix.evaluate import Estimate
-    from metrix.report.analysis import default_folder, estimate_to_dict
-    from metrix.report.analysis import geometry as measure
-    from metrix.report.evaluation import examples_of_files, examples_of_run
-    from metrix.report.progress import progress
-    from metrix.report.tables import numbers_table
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.analysis import default_folder, estimate_to_dict
+    from metrix.runs.analysis import geometry as measure
+    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.evaluation import examples_of_files, examples_of_run
 
     one_source(run, embeddings)
     model = None
@@ -187,9 +187,9 @@ def _training_examples(
     run: Path | None, embeddings: Path | None, labels: Path | None, initial: bool, quiet: bool
 ) -> tuple[Any, Any]:
     from metrix.cli.evaluate import one_source
-    from metrix.report.evaluation import examples_of_files, examples_of_run
-    from metrix.report.progress import progress
-    from metrix.train.embedding import TrainedModel
+    from metrix.cli.terminal.progress import progress
+    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.evaluation import examples_of_files, examples_of_run
 
     one_source(run, embeddings, {"--initial": initial or None})
     if embeddings is not None:
@@ -206,7 +206,7 @@ def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path]
 
     from rich.console import Console
 
-    from metrix.train.embedding import write_or_explain
+    from metrix.runs.embedding import write_or_explain
 
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_or_explain(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

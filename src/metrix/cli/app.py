@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from metrix.cli import verbs
+from metrix.cli import analyze, compare, data, demo, embed, evaluate, methods, report, reproduce, train
 from metrix.errors import MetrixError, MetrixWarning
 
 app = typer.Typer(
@@ -46,7 +46,19 @@ def metrix(
     """What all verbs share."""
 
 
-verbs.add_to(app)
+for verb in (
+    demo,
+    data,
+    train,
+    methods,
+    evaluate,
+    compare,
+    analyze,
+    report,
+    embed,
+    reproduce,
+):
+    verb.add_to(app)
 
 
 def main() -> None:

@@ -31,9 +31,9 @@ def compare(
     from rich.console import Console
 
     from metrix.cli.evaluate import whole_numbers
-    from metrix.report.comparison import compared
-    from metrix.report.progress import progress
-    from metrix.report.tables import comparison_tables
+    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.tables import comparison_tables
+    from metrix.runs.comparison import compared
 
     with progress(json_output) as report:
         result = compared(runs, data, whole_numbers("--ks", ks), resamples=bootstrap, report=report)

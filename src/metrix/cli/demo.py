@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from metrix.train.demonstration import Contrast, Demonstration
+    from metrix.experiments.demo import Contrast, Demonstration
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,8 +32,8 @@ def demo(
     """
     import json
 
-    from metrix.cli.watching import watched_series
-    from metrix.train.demonstration import demonstrate
+    from metrix.cli.terminal.training import watched_series
+    from metrix.experiments.demo import demonstrate
 
     with watched_series(2 * seeds, quiet or json_output) as watching:
         found = demonstrate(output, seeds, steps, **watching)
@@ -47,7 +47,7 @@ def _print(found: Demonstration) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from metrix.train.demonstration import MEASURES
+    from metrix.experiments.demo import MEASURES
 
     console, data = Console(highlight=False), found.config.data
     mixup = ", ".join(found.config.mixing.mixup)

@@ -34,9 +34,9 @@ def embed(
 
     from rich.console import Console
 
-    from metrix.report.export import export, share_of_process
-    from metrix.report.progress import progress
-    from metrix.train.embedding import PARTS, TrainedModel
+    from metrix.cli.terminal.progress import progress
+    from metrix.runs.embedding import PARTS, TrainedModel
+    from metrix.runs.export import export, share_of_process
 
     if part is not None and part not in PARTS:
         from metrix.errors import one_of

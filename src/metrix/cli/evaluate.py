@@ -49,11 +49,11 @@ def evaluate(
 
     from rich.console import Console
 
-    from metrix.report.evaluation import evaluation, examples_of_files, examples_of_run, record
-    from metrix.report.export import share_of_process
-    from metrix.report.progress import progress
-    from metrix.report.tables import evaluation_table
-    from metrix.train.embedding import TrainedModel
+    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.tables import evaluation_table
+    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.evaluation import evaluation, examples_of_files, examples_of_run, record
+    from metrix.runs.export import share_of_process
 
     one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
     chosen = whole_numbers("--ks", ks)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from metrix.train.field import Field
-    from metrix.train.methods import Listed
+    from metrix.experiments.all_methods import Field
+    from metrix.experiments.methods import Listed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,7 +53,7 @@ def methods(
     if given:
         names = ", ".join("--" + key.replace("folder", "output") for key in given)
         raise InvalidInput(f"{names} without --train: nothing is trained; add --train, or leave it out")
-    from metrix.train.methods import listing
+    from metrix.experiments.methods import listing
 
     listed = listing()
     if json_output:
@@ -63,8 +63,8 @@ def methods(
 
 
 def _trained(given: dict[str, Any], quiet: bool) -> Field:
-    from metrix.cli.watching import watched_series
-    from metrix.train.field import STEPS, runs_of, train_field
+    from metrix.cli.terminal.training import watched_series
+    from metrix.experiments.all_methods import STEPS, runs_of, train_field
 
     of = runs_of(given.get("data", "glyphs"), given.get("steps", STEPS), given.get("seeds", 1))
     with watched_series(of, quiet) as watching:

@@ -49,9 +49,9 @@ def report(
     from rich.console import Console
 
     from metrix.cli.evaluate import whole_numbers
-    from metrix.report.composing import Choices, composed
+    from metrix.cli.terminal.progress import progress
     from metrix.report.page import Page
-    from metrix.report.progress import progress
+    from metrix.report.report import Choices, composed
 
     Page.check_path(output)
     choices = Choices(

@@ -49,9 +49,10 @@ def reproduce(
     by copying their folders into one, and giving the command again without --shard. Settings are the paper's on
     its datasets, small ones on glyphs; the flags below change those of all cells.
     """
-    from metrix.cli.grid_watching import quiet_or_drawn
-    from metrix.report.progress import progress
-    from metrix.reproduce import catalogue, page
+    from metrix.cli.terminal.grid import quiet_or_drawn
+    from metrix.cli.terminal.progress import progress
+    from metrix.reproduce import items as catalogue
+    from metrix.reproduce import page
     from metrix.reproduce.cells import Store, parse_shard, share
     from metrix.reproduce.datasets import QUICK, QUICK_SEEDS, chosen
     from metrix.reproduce.grid import Grid
@@ -93,7 +94,7 @@ def _list(grid: Grid, jobs: int, json_output: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from metrix.cli.grid_watching import duration
+    from metrix.cli.terminal.grid import duration
     from metrix.reproduce.listing import listed
 
     rows, source = listed(grid, jobs)
@@ -120,7 +121,7 @@ def _show(found: list[Reproduced], written: list[Path], failed: dict[str, str], 
 
     from rich.console import Console
 
-    from metrix.cli.page_tables import terminal_table
+    from metrix.cli.terminal.page_tables import terminal_table
 
     if json_output:
         content = {

@@ -47,13 +47,13 @@ def train(
     """
     import json
 
-    from metrix.cli.watching import quiet_or_drawn
+    from metrix.cli.terminal.training import quiet_or_drawn
     from metrix.errors import InvalidInput
     from metrix.train import Config
     from metrix.train import train as run_training
     from metrix.train.config import read
+    from metrix.train.distributed import Launch, is_first, strategy_of
     from metrix.train.presets import preset as settings_of
-    from metrix.train.processes import Launch, is_first, strategy_of
 
     if data is not None and data_option is not None and data != data_option:
         raise InvalidInput(f"two datasets were given, {data!r} and {data_option!r}: give one")

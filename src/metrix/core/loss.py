@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from metrix.core.compute.stream import streamed
+from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
-from metrix.core.gathering import ALONE, WHOLE, Division, Ranks
 from metrix.core.generic import (
     Function,
     Reduction,
@@ -25,7 +26,6 @@ from metrix.core.generic import (
     weights,
 )
 from metrix.core.sets import Sets
-from metrix.core.stream import streamed
 from metrix.core.validation import class_labels, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 

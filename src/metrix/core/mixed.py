@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from metrix.core.closed_form import Interpolated, interpolated_totals, pair_totals
+from metrix.core.compute.stream import streamed
 from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights
-from metrix.core.interpolated import Interpolated, interpolated_totals, pair_totals
 from metrix.core.loss import Loss
 from metrix.core.mixed_anchors import mixed_anchor_totals
 from metrix.core.pairs import MixingPairs, distinct, mixing_pairs
 from metrix.core.sets import Sets
-from metrix.core.stream import streamed
 from metrix.errors import InvalidInput
 
 PAIRS_OF_MIXED_ANCHORS = ("pos-neg", "anc-neg")  # where positives and negatives are proxies

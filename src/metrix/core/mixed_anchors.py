@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from metrix.core.closed_form import Interpolated, inverse_norms, mixed_similarity
+from metrix.core.compute.blocks import is_held, rows_in_block
+from metrix.core.compute.stream import streamed
 from metrix.core.factors import Factors, RowsOfFactors
 from metrix.core.generic import Totals, Weights
-from metrix.core.gram import gram, inverse_norms, mixed_similarity
-from metrix.core.interpolated import Interpolated
 from metrix.core.loss import Loss
-from metrix.core.sets import Sets, is_held, rows_in_block
-from metrix.core.stream import streamed
+from metrix.core.sets import Sets
+from metrix.core.similarity import gram
 
 Embed = Callable[[Tensor, Tensor, Tensor], Tensor]
 Tile = tuple[Tensor, Tensor]  # examples by number: left ones, right ones

@@ -1,230 +1,188 @@
-"""eq. loss-final: the clean loss plus w times the mixed loss."""
+"""An objective is a loss and the way it is trained: one step, from a model and a batch to a loss."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from metrix.core.factors import Factors, check_drawing, choose
-from metrix.core.gathering import Batch, Gathering
+from metrix.core.compute.micro_batches import embedded
+from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gathered_batch
 from metrix.core.loss import Loss
-from metrix.core.micro import embedded, whole
-from metrix.core.mixed import mixed_loss
-from metrix.core.pairs import PAIR_KINDS
-from metrix.core.peers import generic_form
-from metrix.core.plan import (
-    MIXUP_TYPES,
-    check_model,
-    mixture,
-    path_for,
-)
+from metrix.core.memory import CrossBatchMemory
 from metrix.core.sets import Sets
-from metrix.core.step import Objective, StepOutput
-from metrix.core.validation import unit
-from metrix.errors import InvalidInput, one_of
+from metrix.core.validation import at_least_float32, unit
+from metrix.errors import InvalidInput
 
-DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
-class Metrix(Objective):
-    """Mixup for any loss of the generic form.
+@dataclass(frozen=True)
+class StepOutput:
+    """What one training step gives; `loss` is what to call backward on."""
 
-    loss            one of `metrix.losses`, or a pytorch-metric-learning loss of known form
-    mixup           "input", "feature" or "embed"; of a tuple, one is drawn in each step
-    pairs           "pos-neg", "anc-neg", "pos-pos", "neg-neg"; of a tuple, one is drawn in each step
-    strength        w of eq. loss-final
-    alpha           λ ~ Beta(alpha, alpha)
-    hard_negatives  k: mix only with the k most similar negatives of an anchor; a tuple has one k for each
-                    mixup type. None: 3 for input mixup, all for feature and embed mixup
-    lam_per         "pair": one λ for each ordered pair of examples; "batch": one for each step
-    renormalise     normalise mixed embeddings (embed mixup)
-    generator       torch.Generator of all random choices; None is torch's default one
-    memory_budget   bytes that the activations of mixed examples may take at a time
+    loss: Tensor  # clean + w · mixed
+    clean: Tensor
+    mixed: Tensor
+    embeddings: Tensor  # (n, d)
+    mixup: str  # the mixup type of this step, or none
+    pairs: str  # the kind of mixing pairs of this step, or none
+    left_out_clean: int  # anchors for which the clean loss is undefined
+    left_out_mixed: int  # anchors without a mixing pair, or for which the mixed loss is undefined
 
-    >>> objective = Metrix(MultiSimilarity(), mixup="embed")
-    >>> loss = objective(embeddings, labels)              # where a pytorch-metric-learning loss stood
-    >>> out = Metrix(MultiSimilarity(), mixup="feature").step(model, images, labels)
-    >>> out.loss.backward()
-    """
 
-    takes_memory = True
+class Objective(nn.Module):
+    """Base of all that a loop can train: a loss with a mixing method, or without one."""
 
-    def __init__(
-        self,
-        loss: nn.Module,
-        mixup: str | Sequence[str] = "feature",
-        pairs: str | Sequence[str] = ("pos-neg", "anc-neg"),
-        strength: float = 0.4,
-        alpha: float = 2.0,
-        hard_negatives: int | Sequence[int | None] | None = None,
-        lam_per: str = "pair",
-        renormalise: bool = True,
-        generator: torch.Generator | None = None,
-        memory_budget: int = 2**28,
-    ) -> None:
+    loss: nn.Module
+    generator: torch.Generator | None = None  # of all random choices; None: torch's default one
+    ranks: Ranks = ALONE
+    takes_memory = False  # whether past embeddings have a place in this objective
+    memory: CrossBatchMemory | None
+
+    def __init__(self) -> None:
         super().__init__()
-        self.loss: Loss = generic_form(loss)
-        self.mixup = _choices("mixup", mixup, MIXUP_TYPES)
-        self.pairs = _choices("pairs", pairs, PAIR_KINDS)
-        self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
-        if not strength >= 0:
-            raise InvalidInput(f"strength={strength}: accepted is a number from 0")
-        check_drawing(alpha, lam_per)
-        if memory_budget < 1:
-            raise InvalidInput(f"memory_budget={memory_budget}: accepted is a number of bytes from 1")
-        self.strength, self.alpha, self.lam_per = float(strength), float(alpha), lam_per
-        self.renormalise, self.generator, self.memory_budget = renormalise, generator, memory_budget
+        self.register_module("memory", None)
+
+    def with_memory(self, size: int, dim: int, after: int = 0) -> Self:
+        """From now on the last `size` embeddings of past batches are candidates too, without gradient.
+
+        Embeddings of dimension `dim` go in with every training step, and count after the first `after` steps.
+        With embedding mixup they are also mixing partners; mixed features and inputs are those of the batch.
+
+        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").with_memory(8192, dim=512)
+        """
+        name, loss = type(self).__name__, type(self.loss).__name__
+        if not self.takes_memory:
+            raise InvalidInput(f"a memory with {name}: accepted are the clean loss (Clean) and Metrix")
+        if not isinstance(self.loss, Loss):
+            raise InvalidInput(
+                f"a memory with {loss}: it has no set of candidates that a memory could extend; accepted are the "
+                "losses of Table 1 whose positives and negatives are examples"
+            )
+        if self.loss.candidate_role == "proxies":
+            raise InvalidInput(
+                f"a memory with {loss}: its positives and negatives are proxies, so past embeddings have no place; "
+                "accepted are losses whose positives and negatives are examples, such as multi-similarity"
+            )
+        self.memory = CrossBatchMemory(size, dim, after)
+        return self
+
+    def extended(self, sets: Sets) -> Sets:
+        """The sets of a batch with the memory among the candidates, if there is one."""
+        return sets if self.memory is None else self.memory.extended(sets)
+
+    def remember(self, sets: Sets) -> None:
+        """Put the examples of a training batch into the memory, if there is one."""
+        if self.memory is not None and self.training and torch.is_grad_enabled():
+            self.memory.add(sets.examples.detach(), sets.example_labels)
+
+    def across_ranks(self, group: Any = None, mix: str = "local") -> Self:
+        """From now on the loss of the global batch of all processes of a group of torch.distributed.
+
+        Each process gives its own part of the batch; gradients averaged over the processes, as
+        DistributedDataParallel does, are those of one process with the whole batch. Random choices are those
+        of rank 0. `mix` says where the partners of mixed features and inputs come from: "local", the part of
+        the process, or "global", all parts, whose features or inputs are then gathered too.
+
+        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").across_ranks()   # under torchrun
+        """
+        self.ranks = Ranks.joined(group, mix)
+        self.generator = self.ranks.agreed(self.generator)
+        loss: Any = self.loss
+        if hasattr(loss, "generator"):  # a loss that draws
+            loss.generator = self.ranks.agreed(loss.generator)
+        return self
+
+    def gathered(self, embeddings: Tensor, labels: Tensor) -> Batch:
+        """Embeddings and labels of the global batch: the one place where parts of a batch come together."""
+        return gathered_batch(embeddings, labels, self.ranks)
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step of a model on a batch."""
+        raise NotImplementedError
+
+    def explain(self, model: Any = None) -> str:
+        """What is computed with this model; an error here says that model and objective do not fit."""
+        raise NotImplementedError
+
+
+class Parts(NamedTuple):
+    """What an objective gives for embeddings alone."""
+
+    loss: Tensor  # what to call backward on
+    clean: Tensor
+    left_out: int  # anchors for which the loss is undefined
+
+
+class EmbeddingObjective(Objective):
+    """Base of objectives that need nothing of a model but its embeddings."""
+
+    mixup = "embed"
+    kinds = "none"  # of mixing pairs
+
+    def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
+        """The loss of embeddings (n, d), which need not be normalised; autocast is off."""
+        raise NotImplementedError
+
+    def parts_of(self, batch: Batch) -> Parts:
+        """The loss of a gathered batch; each of several processes computes all of it, unless it knows better."""
+        return self.parts(batch.embeddings, batch.labels)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
-        if self.mixup != ("embed",):
-            raise InvalidInput(
-                f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
-                "mixup='embed', which needs only embeddings"
-            )
+        """The loss of embeddings (n, d), which need not be normalised: where a PML loss stood."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            own = self._sets(batch)
-            sets = self.extended(own)
-            self.remember(own)
-            clean, _ = self.loss.clean(sets)
-            if self.strength == 0:
-                return clean
-            mixed, _ = self._mixed(None, embeddings, batch, sets, "embed", self._draw_pairs(), None)
-            return clean + self.strength * mixed
+            return self.parts_of(batch).loss
 
     def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """One training step with a model that has `features(x)` and `head(z)`: any mixup type."""
-        check_model(model)
-        features, embeddings = embedded(model, inputs, "feature" in self.mixup and self.strength > 0)
-        mixup = self.mixup[choose(len(self.mixup), self.generator)]
-        kind = self._draw_pairs()
+        """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
+        split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
+        embeddings = embedded(model, inputs, keep_features=False)[1] if split else model(inputs)
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            own = self._sets(batch)
-            sets = self.extended(own)
-            self.remember(own)
-            clean, left_out_clean = self.loss.clean(sets)
-        mixed, left_out_mixed = torch.zeros_like(clean), 0
-        if self.strength > 0:
-            source = inputs if mixup == "input" or features is None else features
-            sets = sets if mixup == "embed" else own  # a memory has no features and no inputs
-            mixed, left_out_mixed = self._mixed(whole(model), source, batch, sets, mixup, kind, None)
-        loss = clean + self.strength * mixed
-        return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
+            loss, clean, left_out = self.parts_of(batch)
+        mixed = loss.detach() - clean.detach()
+        return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, left_out, 0)
 
-    def mixed(
-        self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
-    ) -> Tensor:
-        """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it.
 
-        n counts the embeddings of a memory, too.
-        """
-        batch = self.gathered(embeddings, labels)
-        sets = self.extended(self._sets(batch))
-        return self._mixed(None, embeddings, batch, sets, "embed", self._given(pairs), lam)[0]
+class Clean(EmbeddingObjective):
+    """Any loss of embeddings and labels, without mixup.
 
-    def mixed_features(
-        self,
-        model: Any,
-        features: Tensor,
-        labels: Tensor,
-        lam: float | Tensor | None = None,
-        pairs: str | None = None,
-    ) -> Tensor:
-        """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
-        check_model(model)
-        batch = self.gathered(model.head(features), labels)
-        return self._mixed(model, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
+    The loss may be of the generic form or not: a module with `forward(embeddings, labels)`.
 
-    def mixed_inputs(
-        self,
-        model: Any,
-        inputs: Tensor,
-        labels: Tensor,
-        lam: float | Tensor | None = None,
-        pairs: str | None = None,
-    ) -> Tensor:
-        """eq. loss-mixed with input mixup."""
-        check_model(model)
-        batch = self.gathered(model.head(model.features(inputs)), labels)
-        return self._mixed(model, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
+    >>> out = Clean(losses.MultiSimilarity()).step(model, images, labels)
+    >>> out.loss.backward()
+    """
+
+    mixup = "none"
+    takes_memory = True
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(loss, nn.Module):
+            raise InvalidInput(f"loss={loss!r}: accepted is a module with forward(embeddings, labels)")
+        self.loss = loss
+
+    def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
+        """The loss itself."""
+        return self.parts_of(Batch(embeddings, labels))
+
+    def parts_of(self, batch: Batch) -> Parts:
+        """The loss itself; one of the generic form with the own share of the anchors only."""
+        if isinstance(self.loss, Loss):
+            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+            value, left_out = self.loss.clean(self.extended(sets))
+            self.remember(sets)
+        else:
+            value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0
+        return Parts(value, value, left_out)
 
     def explain(self, model: Any = None) -> str:
-        """Which way the mixed examples of each mixup type are computed with this model, and why."""
-        lines = []
-        for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
-            path = path_for(mixup, model)
-            negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
-            lines.append(f"{mixup} mixup: {path.name}. {path.why[0].upper()}{path.why[1:]}. Mixes {negatives}.")
-        return "\n".join(lines)
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-
-    def _sets(self, batch: Batch) -> Sets:
-        return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-
-    def _mixed(
-        self,
-        model: Any,
-        source: Tensor,
-        batch: Batch,
-        sets: Sets,
-        mixup: str,
-        kind: str,
-        lam: float | Tensor | None,
-    ) -> tuple[Tensor, int]:
-        """The mixed loss; `source` are the inputs or features of this process, whichever are mixed."""
-        local = mixup != "embed" and not self.ranks.alone and self.ranks.mix == "local"
-        gather = Gathering(None if local else batch.division)
-        if local:
-            share = batch.division.of_examples()
-            assert share is not None, "there are several processes"
-            own = self.loss.sets(sets.examples[share.rows], batch.labels[share.rows])
-            sets = replace(own, ranks=self.ranks)
-        of = mixture(mixup, model, source, source, sets.examples, self.renormalise, self.memory_budget, gather)
-        hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
-        per_pair = self.lam_per == "pair"
-        generator = self.ranks.own(self.generator) if local and per_pair else self.generator
-        factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
-        mixed, left_out = mixed_loss(self.loss, of, sets, factors, kind, hardest)
-        return gather.tied(mixed), left_out
-
-    def _draw_pairs(self) -> str:
-        return self.pairs[choose(len(self.pairs), self.generator)]
-
-    def _given(self, pairs: str | None) -> str:
-        return self._draw_pairs() if pairs is None else _choices("pairs", pairs, PAIR_KINDS)[0]
-
-
-def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    for name in names:
-        if name not in known:
-            raise one_of(what, name, known)
-    if not names:
-        raise InvalidInput(f"{what}=(): accepted is one or several of {', '.join(known)}")
-    return names
-
-
-def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, ...]) -> tuple[int | None, ...]:
-    if given is None:
-        return tuple(DEFAULT_HARD_NEGATIVES[name] for name in mixup)
-    each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)
-    if len(each) != len(mixup):
-        raise InvalidInput(
-            f"hard_negatives={given} for mixup={mixup}: accepted is one number, or one for each mixup type"
-        )
-    for k in each:
-        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
-            raise InvalidInput(f"hard_negatives={k!r}: accepted is a whole number from 1, or None for all")
-    return each
+        """There is nothing to explain about a clean loss."""
+        return f"no mixup: {type(self.loss).__name__} of the clean batch."

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metrix.core.sets import Sets, rows_in_block
+from metrix.core.compute.blocks import rows_in_block
+from metrix.core.sets import Sets
 
 PAIR_KINDS = ("pos-neg", "anc-neg", "pos-pos", "neg-neg")
 

@@ -13,23 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from metrix.core.gathering import ALONE, Ranks, Share
-from metrix.core.gram import gram, rows_of_gram
-
-# Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
-HELD = 2**24
-# Similarities evaluated at a time. About twenty numbers live for each of them in forward and backward.
-BLOCK = 2**22
-
-
-def is_held(rows: int, columns: int, like: Tensor) -> bool:
-    """Whether a matrix of this size is held in one piece."""
-    return rows * columns * like.element_size() <= HELD
-
-
-def rows_in_block(per_row: int) -> int:
-    """How many rows of so many numbers make a block; one at least."""
-    return max(1, BLOCK // max(1, per_row))
+from metrix.core.compute.blocks import is_held, rows_in_block
+from metrix.core.distributed.ranks import ALONE, Ranks, Share
+from metrix.core.similarity import gram, rows_of_gram
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from metrix.core.gram import divided_by_norm
+from metrix.core.similarity import divided_by_norm
 from metrix.errors import EmbeddingError, LabelError, MetrixWarning, ShapeError
 
 

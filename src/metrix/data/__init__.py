@@ -12,13 +12,12 @@ from metrix.data.cache import PixelCache, build_cache
 from metrix.data.catalogue import PARTS, Catalogue
 from metrix.data.checking import CheckReport, PartSummary, check
 from metrix.data.dataset import Dataset, Part, loader
-from metrix.data.draws import Repeat
-from metrix.data.files import Broken
 from metrix.data.images import ImageError, load_image
+from metrix.data.item_seeds import Repeat
 from metrix.data.opening import open_dataset as open
 from metrix.data.opening import read_catalogue
 from metrix.data.samplers import BalancedSampler, BatchSampler, RandomSampler
-from metrix.data.storage import cache_folder
+from metrix.data.survey import Broken
 from metrix.data.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -28,6 +27,7 @@ from metrix.data.transforms import (
     train_transform,
     transforms_for,
 )
+from metrix.files import cache_folder
 
 __all__ = [
     "IMAGENET_MEAN",

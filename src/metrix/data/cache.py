@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.data.catalogue import Catalogue
-from metrix.data.files import Broken, Progress, in_order
 from metrix.data.images import ImageError, image_size, load_image
-from metrix.data.storage import atomic_file, cache_folder, only_one
+from metrix.data.survey import Broken, Progress, in_order
 from metrix.errors import DataError, one_of
+from metrix.files import atomic_file, cache_folder, only_one
 
 KINDS = ("none", "ram", "disk")
 FORMAT = 1

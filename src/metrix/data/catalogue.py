@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.data.wording import count, some
 from metrix.errors import DataError, one_of
+from metrix.messages import count, some
 
 Box = tuple[int, int, int, int]  # left, upper, right, lower, in pixels
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from metrix.data.catalogue import Catalogue
-from metrix.data.files import Broken, Progress, bad_limit, decode_all, missing_files, survey
 from metrix.data.opening import MAX_BAD, classes_emptied, read_catalogue
-from metrix.data.wording import count
+from metrix.data.survey import Broken, Progress, bad_limit, decode_all, missing_files, survey
 from metrix.errors import DataError
+from metrix.messages import count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from metrix.data.cache import PixelCache
 from metrix.data.catalogue import Catalogue
-from metrix.data.draws import drawing_from, item_keys
-from metrix.data.files import Broken
 from metrix.data.images import load_image
+from metrix.data.item_seeds import drawing_from, item_keys
 from metrix.data.samplers import BatchSampler
+from metrix.data.survey import Broken
 from metrix.data.transforms import BatchTransform, Transform
 from metrix.errors import DataError
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.data.catalogue import UNSPLIT, Catalogue
-from metrix.data.storage import atomic_file, cache_folder
+from metrix.files import atomic_file, cache_folder
 
 NAMES = ("glyphs", "glyphs-mini")
 RECIPE = 1  # raise it when the drawing changes, so that cached files are made anew

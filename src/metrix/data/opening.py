@@ -12,9 +12,9 @@ from metrix.data import glyphs, layouts
 from metrix.data.cache import KINDS, SHORT_SIDE, build_cache
 from metrix.data.catalogue import UNSPLIT, Catalogue
 from metrix.data.dataset import Dataset
-from metrix.data.files import Broken, Progress, decode_all, require_files, tolerate
-from metrix.data.wording import some
+from metrix.data.survey import Broken, Progress, decode_all, require_files, tolerate
 from metrix.errors import DataError, one_of
+from metrix.messages import some
 
 MAX_BAD = 0.01
 

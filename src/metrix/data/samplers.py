@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrix.data.draws import Repeat
+from metrix.data.item_seeds import Repeat
 from metrix.errors import InvalidInput
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrix.data.draws import drawing_from, uniform
+from metrix.data.item_seeds import drawing_from, uniform
 from metrix.errors import DataError, one_of
 
 Transform = Callable[[Tensor], Tensor]

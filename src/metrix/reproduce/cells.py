@@ -28,7 +28,7 @@ from metrix.errors import InvalidInput
 from metrix.model.saving import write_whole
 from metrix.reproduce.datasets import Data
 from metrix.train.config import Config, parsed
-from metrix.train.folder import RunFolder
+from metrix.train.run_folder import RunFolder
 
 TRAINED_BY = ("core", "data", "model", "train")  # folders of source that a result depends on
 # How and where a run computes, not what.
@@ -177,8 +177,7 @@ def _statements(source: str) -> Iterator[str]:
     """The top-level statements of a source, bare and without imports from this package."""
     lines, tree = _bare_lines(source), ast.parse(source)
     for node in ast.walk(tree):
-        own = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "metrix"
-        if own or (isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == "metrix"):
+        if isinstance(node, ast.Import | ast.ImportFrom) and _module(node) == "metrix":
             _empty(lines, node)
     for statement in tree.body:
         first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
@@ -210,9 +209,14 @@ def _bare_lines(source: str) -> list[str]:
     return lines
 
 
-def _empty(lines: list[str], node: ast.stmt) -> None:
+def _empty(lines: list[str], node: ast.Import | ast.ImportFrom | ast.Expr) -> None:
     for row in range(node.lineno - 1, node.end_lineno or node.lineno):
         lines[row] = ""
+
+
+def _module(node: ast.Import | ast.ImportFrom) -> str:
+    name = node.names[0].name if isinstance(node, ast.Import) else node.module or ""
+    return name.split(".")[0]
 
 
 def _joined(lines: Iterable[str]) -> str:

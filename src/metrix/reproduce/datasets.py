@@ -17,7 +17,7 @@ from metrix.errors import InvalidInput, one_of
 from metrix.reproduce.paper import DATASETS, Recipe
 from metrix.train import presets
 from metrix.train.config import Config, LossChoice
-from metrix.train.registry import LOSSES
+from metrix.train.names import LOSSES
 
 GLYPHS = ("glyphs", "glyphs-mini")
 PAPER_DIM, PAPER_BATCH = 512, 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from metrix.reproduce.catalogue import ITEMS, Item
 from metrix.reproduce.cells import Cell
-from metrix.reproduce.estimate import Estimate, size_of
+from metrix.reproduce.duration import Estimate, size_of
 from metrix.reproduce.grid import Grid
+from metrix.reproduce.items import ITEMS, Item
 
 
 @dataclass(frozen=True)

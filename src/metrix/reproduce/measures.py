@@ -11,7 +11,7 @@ from metrix.model.saving import write_whole
 from metrix.reproduce.cells import source_hash
 from metrix.reproduce.grid import Grid, Spread, Wanted
 
-MEASURED_BY = ("core", "evaluate", "report")  # folders of source that a measure depends on
+MEASURED_BY = ("core", "evaluate", "runs")  # folders of source that a measure depends on
 EPOCHS = 10  # passes over the training images that mixed examples are drawn in
 
 
@@ -45,17 +45,17 @@ def _kept(run: Path, name: str, measure: Callable[[Path], dict[str, Any]]) -> di
 
 
 def _geometry(run: Path) -> dict[str, Any]:
-    from metrix.report import analysis
-    from metrix.report.evaluation import examples_of_run
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs import analysis
+    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.evaluation import examples_of_run
 
     found = analysis.geometry(examples_of_run(TrainedModel(run)))
     return {name: float(found[name]) for name in ("alignment", "uniformity")}
 
 
 def _utilization(run: Path) -> dict[str, Any]:
-    from metrix.report.analysis import utilization_of_run
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs.analysis import utilization_of_run
+    from metrix.runs.embedding import TrainedModel
 
     model = TrainedModel(run)
     found = utilization_of_run(model, epochs=EPOCHS)
@@ -66,9 +66,9 @@ def _utilization(run: Path) -> dict[str, Any]:
 def _positivity(run: Path) -> dict[str, Any]:
     import numpy as np
 
-    from metrix.report import analysis
-    from metrix.report.evaluation import examples_of_run
-    from metrix.train.embedding import TrainedModel
+    from metrix.runs import analysis
+    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.evaluation import examples_of_run
 
     model = TrainedModel(run, initial=True)
     train = examples_of_run(model, part="train")

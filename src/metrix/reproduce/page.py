@@ -10,13 +10,13 @@ from typing import Any
 from metrix.errors import MetrixError
 from metrix.report.page import Block, Page, Section, Text, Tile, Tiles
 from metrix.reproduce import paper
-from metrix.reproduce.catalogue import Item
 from metrix.reproduce.cells import code_version
 from metrix.reproduce.grid import Grid, Wanted
+from metrix.reproduce.items import Item
 from metrix.reproduce.tables import Result
-from metrix.train.embedding import unreported
-from metrix.train.folder import environment
-from metrix.train.sources import Report
+from metrix.runs.embedding import unreported
+from metrix.train.batches import Report
+from metrix.train.run_folder import environment
 
 NAME = "report.html"
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from metrix.report.analysis import mixed_by_model
-from metrix.report.evaluation import Examples, examples_of_run
 from metrix.report.figures.maps import chosen, class_map, plane, utilization_maps
 from metrix.report.figures.nearest import Searcher, gallery
 from metrix.report.page import Block, Gallery, Side
-from metrix.train.embedding import TrainedModel
+from metrix.runs.analysis import mixed_by_model
+from metrix.runs.embedding import TrainedModel
+from metrix.runs.evaluation import Examples, examples_of_run
 
 QUERIES, NEAREST = 8, 5
 CLASSES = (10, 15, 20)

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from metrix.data.wording import count
 from metrix.errors import MetrixError
+from metrix.messages import count
 from metrix.reproduce.cells import Cell, Store
 
 TRIES = 2

@@ -38,12 +38,12 @@ def answer(answers: IO[str], **content: Any) -> None:
 
 def train_cell(place: Path, answers: IO[str]) -> dict[str, Any]:
     """Train a cell, or go on with it; what went wrong is an answer, a signal is not caught."""
-    from metrix.data.storage import only_one
     from metrix.errors import InvalidInput
+    from metrix.experiments.train_once import finished
+    from metrix.files import only_one
     from metrix.reproduce.cells import config_of
-    from metrix.train.finishing import finished
-    from metrix.train.folder import RunFolder
     from metrix.train.interruption import Interrupted
+    from metrix.train.run_folder import RunFolder
     from metrix.train.watching import Watcher
 
     class Steps(Watcher):

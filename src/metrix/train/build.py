@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from metrix.core.catalog import ProxyAnchor
-from metrix.core.objective import Metrix
+from metrix.core.metrix import Metrix
+from metrix.core.objective import Clean, Objective
 from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
 from metrix.core.rivals.mochi import HARDEST
-from metrix.core.step import Clean, Objective
+from metrix.core.table1 import ProxyAnchor
 from metrix.errors import InvalidInput, one_of
 from metrix.model import Embedder
 from metrix.train.choices import METHODS
 from metrix.train.config import Config, LossChoice, Mixing
-from metrix.train.registry import LOSSES
+from metrix.train.names import LOSSES
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from metrix.errors import InvalidInput
 from metrix.model.saving import write_whole
-from metrix.train.sharding import in_shares
+from metrix.train.distributed import in_shares
 
 _HEADER = "metrix_progress"
 

@@ -247,7 +247,7 @@ def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_mixup(nested: dict[str, Any]) -> bool:
-    from metrix.train.registry import LOSSES
+    from metrix.train.names import LOSSES
 
     entry = LOSSES.get(str(nested.get("loss", {}).get("loss", LossChoice().loss)))
     return entry is None or entry.takes_mixup

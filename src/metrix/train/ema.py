@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from metrix.train.sharding import in_shares
+from metrix.train.distributed import in_shares
 
 
 class Average:

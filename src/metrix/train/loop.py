@@ -11,22 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix.core.micro import MicroBatched
-from metrix.core.norm import normalise_globally
-from metrix.core.step import Objective
+from metrix.core.compute.micro_batches import MicroBatched
+from metrix.core.distributed.batch_norm import normalise_globally
+from metrix.core.objective import Objective
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
-from metrix.train import checkpoint, sharding
+from metrix.train import checkpoint
+from metrix.train.batches import Images, opened_data, source_for, training_part
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, owned, under
 from metrix.train.config import Config, Training
-from metrix.train.dividing import Whole, scheme_for
+from metrix.train.distributed import (
+    Launch,
+    Team,
+    is_first,
+    load_shares,
+    noticing_lost,
+    put_together,
+    started,
+    whole_of,
+)
+from metrix.train.divide_and_conquer import Whole, scheme_for
 from metrix.train.ema import Average
-from metrix.train.folder import RunFolder, new_folder, opened
 from metrix.train.interruption import Requests, end_requests
 from metrix.train.measuring import measured, score
-from metrix.train.processes import Launch, Team, is_first, noticing_lost, started
-from metrix.train.sources import Images, opened_data, source_for, training_part
+from metrix.train.run_folder import RunFolder, new_folder, opened
 from metrix.train.watching import Watcher
 
 SAVE_AFTER = 10.0  # seconds: epochs of a few steps would otherwise be spent on checkpoints
@@ -210,12 +219,12 @@ def _train(
 
     if run.best.exists():
         tensors, _ = checkpoint.read(run.best)
-        sharding.load(embedder, under("model", tensors))
+        load_shares(embedder, under("model", tensors))
         if average is not None:
             average.load(under("ema", tensors))
     if average is not None:
         average.copy_to_model()
-    weights = sharding.whole_of(embedder.state_dict())
+    weights = whole_of(embedder.state_dict())
     if team.first:
         embedder.save(run.model, weights)
     results = {
@@ -261,14 +270,14 @@ def _measured(source: Images, name: str, trained: nn.Module, average: Average | 
     """The measures of a part, by the averaged weights if there are any."""
     trained.eval()
     weights = nullcontext() if average is None else average.in_place()
-    with torch.no_grad(), team.fabric.autocast(), weights, sharding.put_together(trained, team.sharded):
+    with torch.no_grad(), team.fabric.autocast(), weights, put_together(trained, team.sharded):
         return measured(source, name, team)
 
 
 def _embedded(source: Images, trained: nn.Module, team: Team) -> Tensor:
     """The training images under the test view, embedded by the weights that are being trained."""
     trained.eval()
-    with torch.no_grad(), team.fabric.autocast(), sharding.put_together(trained, team.sharded):
+    with torch.no_grad(), team.fabric.autocast(), put_together(trained, team.sharded):
         return source.embed(source.part, team.fabric.device)
 
 
@@ -282,11 +291,11 @@ def _state(
 ) -> dict[str, Tensor]:
     """Every tensor of a run that its future depends on."""
     return {
-        **owned("model", sharding.whole_of(embedder.state_dict())),
-        **owned("loss", sharding.whole_of(objective.loss.state_dict())),
+        **owned("model", whole_of(embedder.state_dict())),
+        **owned("loss", whole_of(objective.loss.state_dict())),
         **owned("memory", objective.memory.state_dict() if objective.memory is not None else {}),
-        **owned("ema", sharding.whole_of(average.tensors if average is not None else {})),
-        **owned("optimizer", sharding.whole_of(checkpoint.optimizer_tensors(optimizer))),
+        **owned("ema", whole_of(average.tensors if average is not None else {})),
+        **owned("optimizer", whole_of(checkpoint.optimizer_tensors(optimizer))),
         **owned("scheme", scheme.tensors()),
         "random/torch": torch.get_rng_state(),
         "random/draws": draws.get_state(),
@@ -305,8 +314,8 @@ def _restore(
 ) -> Progress:
     """The reverse of `_state`."""
     tensors, progress = checkpoint.read(run.last)
-    sharding.load(embedder, under("model", tensors))
-    sharding.load(objective.loss, under("loss", tensors))
+    load_shares(embedder, under("model", tensors))
+    load_shares(objective.loss, under("loss", tensors))
     if objective.memory is not None:
         objective.memory.load_state_dict(under("memory", tensors))
     if average is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from metrix.evaluate.retrieval import recall_counts
-from metrix.train.processes import Team
-from metrix.train.sources import Images
+from metrix.train.batches import Images
+from metrix.train.distributed import Team
 
 KS = (1, 2, 4, 8)
 KS_LARGE = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}

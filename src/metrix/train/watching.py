@@ -7,7 +7,7 @@ from typing import Any
 from metrix.data import Part
 from metrix.train.checkpoint import Progress
 from metrix.train.config import Config
-from metrix.train.folder import RunFolder
+from metrix.train.run_folder import RunFolder
 
 
 class Watcher:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from metrix.core.gram import gram
+from metrix.core.similarity import gram
 from metrix.core.validation import class_labels, unit, warn_unusable
 from metrix.errors import InvalidInput
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline, pairs_of
-from metrix.core.catalog import positive
-from metrix.core.gram import gram
+from metrix.core.similarity import gram
+from metrix.core.table1 import positive
 
 
 class EPSHN(Baseline):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
-from metrix.core.catalog import positive
+from metrix.core.table1 import positive
 from metrix.core.validation import at_least_float32, class_labels
 from metrix.errors import InvalidInput
 

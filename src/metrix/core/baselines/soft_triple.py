@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline
-from metrix.core.catalog import positive
+from metrix.core.table1 import positive
 from metrix.core.validation import class_labels, unit
 from metrix.errors import InvalidInput, ShapeError
 

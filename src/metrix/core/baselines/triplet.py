@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
-from metrix.core.catalog import positive
+from metrix.core.table1 import positive
 from metrix.errors import one_of
 
 MINING = ("semi-hard", "all")

@@ -7,6 +7,6 @@ ProxySynthesis   synthetic classes: embeddings and proxies mixed alike
 
 from metrix.core.rivals.imix import IMix
 from metrix.core.rivals.mochi import MoCHi
-from metrix.core.rivals.synthesis import ProxySynthesis
+from metrix.core.rivals.proxy_synthesis import ProxySynthesis
 
 __all__ = ["IMix", "MoCHi", "ProxySynthesis"]

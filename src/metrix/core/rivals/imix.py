@@ -19,17 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix.core.gathering import Gathering
+from metrix.core.closed_form import Interpolated
+from metrix.core.compute.blocks import is_held, rows_in_block
+from metrix.core.compute.micro_batches import embedded, whole
+from metrix.core.compute.stream import streamed
+from metrix.core.distributed.ranks import Gathering
 from metrix.core.generic import Totals, weights
-from metrix.core.interpolated import Interpolated
 from metrix.core.loss import Loss
-from metrix.core.micro import embedded, whole
 from metrix.core.mixed import Mixture
-from metrix.core.plan import MIXUP_TYPES, check_model, mixture, path_for
-from metrix.core.rivals.fitting import Drawing, pair_loss, partners
-from metrix.core.sets import Sets, is_held, rows_in_block
-from metrix.core.step import Objective, StepOutput
-from metrix.core.stream import streamed
+from metrix.core.mixup import MIXUP_TYPES, check_model, mixture, path_for
+from metrix.core.objective import Objective, StepOutput
+from metrix.core.rivals.base import Drawing, pair_loss, partners
+from metrix.core.sets import Sets
 from metrix.core.validation import unit
 from metrix.errors import InvalidInput, one_of
 

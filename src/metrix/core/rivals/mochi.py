@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metrix.core.closed_form import inverse_norms, mixed_similarity
+from metrix.core.compute.stream import streamed
 from metrix.core.generic import Totals, Weights
-from metrix.core.gram import inverse_norms, mixed_similarity
 from metrix.core.loss import Loss
+from metrix.core.objective import EmbeddingObjective, Parts
 from metrix.core.pairs import MixingPairs, mixing_pairs, rows_of
-from metrix.core.rivals.fitting import Drawing, pair_loss
+from metrix.core.rivals.base import Drawing, pair_loss
 from metrix.core.sets import Sets
-from metrix.core.step import EmbeddingObjective, Parts
-from metrix.core.stream import streamed
 from metrix.core.validation import unit
 from metrix.errors import InvalidInput, one_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from metrix.data.catalogue import UNSPLIT, Catalogue, Row
 from metrix.data.images import SUFFIXES
-from metrix.data.wording import count, some
 from metrix.errors import DataError
+from metrix.messages import count, some
 
 NAME = "folder"
 PART_FOLDERS = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metrix.report.page import Figure
-from metrix.report.page.characters import in_figure
 from metrix.report.page.drawing import COLOURS, look, new_figure
+from metrix.report.page.escaping import in_figure
 
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "oo")
 

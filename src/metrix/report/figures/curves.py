@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from metrix.report.page import Figure
 from metrix.report.page.blocks import Rows
-from metrix.report.page.characters import in_figure
 from metrix.report.page.drawing import COLOURS, DASHES, MARKERS, look, new_figure
+from metrix.report.page.escaping import in_figure
 
 MARKED_AT_MOST = 60  # points with a marker each; longer curves are lines
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.report.page import Figure
-from metrix.report.page.characters import in_figure
 from metrix.report.page.drawing import COLOURS, GRID, INK, MARKERS, PAPER, look, new_figure
+from metrix.report.page.escaping import in_figure
 
 PER_CLASS = 60  # drawn of a class at most
 RASTER_FROM = 5000  # points; more are drawn as one image within the SVG

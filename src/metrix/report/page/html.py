@@ -25,8 +25,8 @@ from metrix.report.page.blocks import (
     Tiles,
     Value,
 )
-from metrix.report.page.characters import clean, in_html
 from metrix.report.page.drawing import png, with_prefix
+from metrix.report.page.escaping import clean, in_html
 from metrix.report.page.pictures import data_address, has_few_pixels
 from metrix.report.page.separated import separated
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from metrix.report.page.blocks import Block, Cell, Figure, Gallery, Side, Table, Text, Tiles, Value
-from metrix.report.page.characters import clean, in_markdown
+from metrix.report.page.escaping import clean, in_markdown
 
 Places = Mapping[int, str]  # id of a block -> its files without their ending
 

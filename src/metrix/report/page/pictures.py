@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.report.page.blocks import Gallery, Picture
-from metrix.report.page.characters import in_figure
 from metrix.report.page.drawing import INK, look, new_figure
+from metrix.report.page.escaping import in_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ import csv
 import io
 
 from metrix.report.page.blocks import Rows
-from metrix.report.page.characters import clean
+from metrix.report.page.escaping import clean
 
 
 def separated(rows: Rows) -> str:

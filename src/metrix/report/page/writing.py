@@ -9,11 +9,11 @@ from pathlib import Path
 from metrix.errors import InvalidInput
 from metrix.report.page import html, markdown
 from metrix.report.page.blocks import Block, Figure, Gallery, Table, each
-from metrix.report.page.characters import slug
 from metrix.report.page.drawing import png, standalone
+from metrix.report.page.escaping import slug
 from metrix.report.page.pictures import gallery_drawing
 from metrix.report.page.separated import separated
-from metrix.train.embedding import write_or_explain
+from metrix.runs.embedding import write_or_explain
 
 
 @dataclass(frozen=True)

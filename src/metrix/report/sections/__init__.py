@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metrix.report.page import Text
-from metrix.report.subjects import Subject
+from metrix.report.reported_runs import Subject
 
 
 def reasons(subjects: Sequence[Subject]) -> list[Text]:

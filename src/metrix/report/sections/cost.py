@@ -7,8 +7,8 @@ from typing import Any
 
 from metrix.errors import MetrixError
 from metrix.report.page import Cell, Column, Section, Table
+from metrix.report.reported_runs import Subject
 from metrix.report.sections import missing
-from metrix.report.subjects import Subject
 
 COLUMNS = {
     "seconds": "seconds",

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from metrix.errors import MetrixError
 from metrix.evaluate import Estimate
-from metrix.report.analysis import (
+from metrix.report.figures.bars import bars
+from metrix.report.figures.maps import utilization_maps
+from metrix.report.page import Block, Cell, Column, Figure, Section, Side, Table, Text, Value
+from metrix.report.reported_runs import Measured, Subject, measured
+from metrix.report.sections import missing
+from metrix.runs.analysis import (
     Utilization,
     estimate_to_dict,
     geometry,
     mixed_embeddings,
     utilization_of_examples,
 )
-from metrix.report.figures.bars import bars
-from metrix.report.figures.maps import utilization_maps
-from metrix.report.page import Block, Cell, Column, Figure, Section, Side, Table, Text, Value
-from metrix.report.sections import missing
-from metrix.report.subjects import Measured, Subject, measured
 from metrix.search import Index
-from metrix.train.sources import Report
+from metrix.train.batches import Report
 
 EPOCHS = 10  # of mixed examples, as in the paper
 DRAWN_QUERIES, DRAWN_NEAREST, DRAWN_OTHERS = 40, 3, 150

@@ -7,10 +7,10 @@ from typing import Any
 
 from metrix import evaluate
 from metrix.evaluate import Comparison
+from metrix.evaluate.metrics import measure_name
 from metrix.report.page import Block, Cell, Column, Section, Table, Text, Tile, Tiles, Value
+from metrix.report.reported_runs import Measured, Subject, comparable, measured
 from metrix.report.sections import missing, reasons
-from metrix.report.subjects import Measured, Subject, comparable, measured
-from metrix.report.tables import measure_name
 
 Differences = dict[str, tuple[str, Comparison]]  # of a run: the run that it is compared with, and how
 SEEDS = (

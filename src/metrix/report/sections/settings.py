@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from metrix.report.comparison import differing
 from metrix.report.page import Block, Column, Section, Table, Text
-from metrix.report.subjects import Subject
-from metrix.report.tables import setting
+from metrix.report.reported_runs import Subject
+from metrix.runs.comparison import differing, setting
 from metrix.train.config import sections
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from metrix.report.figures.curves import Curve, curves
 from metrix.report.page import Block, Section, Side, Text
-from metrix.report.subjects import Subject
+from metrix.report.reported_runs import Subject
 
 
 def training_section(subjects: Sequence[Subject]) -> Section:

@@ -1,0 +1,116 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from metrix.evaluate import Estimate
+from metrix.evaluate.metrics import measure_name, ordered
+from metrix.runs.comparison import Compared, setting
+from metrix.runs.evaluation import Evaluation
+
+
+def evaluation_table(result: Evaluation) -> Table:
+    """Each measure in percent, with its interval."""
+    retrieval, about = result.retrieval, result.about
+    title = f"{about['images']:,} images of {about['classes']:,} classes"
+    table = Table(title=title, caption="\n".join(_remarks(result)), caption_justify="left")
+    table.add_column("measure")
+    table.add_column("%", justify="right")
+    intervals = retrieval.intervals
+    if intervals:
+        table.add_column(f"{100 * retrieval.confidence:g} % interval", justify="right")
+    if retrieval.search_loss is not None:
+        table.add_column("lost by the search", justify="right")
+    for name in ordered(retrieval.means):
+        row = [measure_name(name), f"{100 * retrieval.means[name]:.2f}"]
+        if intervals:
+            low, high = intervals[name]
+            row.append(f"{100 * low:.2f} to {100 * high:.2f}")
+        if retrieval.search_loss is not None:
+            row.append(f"{100 * retrieval.search_loss[name]:.2f}")
+        table.add_row(*row)
+    if result.clustering is not None:
+        table.add_section()
+        table.add_row("NMI", f"{100 * result.clustering.nmi:.2f}")
+        table.add_row("AMI", f"{100 * result.clustering.ami:.2f}")
+    return table
+
+
+def _remarks(result: Evaluation) -> list[str]:
+    retrieval = result.retrieval
+    lines = [f"{retrieval.queries:,} queries in a gallery of {retrieval.gallery_size:,}"]
+    if retrieval.left_out:
+        lines[0] += f"; {retrieval.left_out:,} left out, without another image of their class"
+    if retrieval.search_loss is not None:
+        lines.append(f"approximate search; its loss is measured on {retrieval.loss_sample:,} queries")
+    if result.clustering is None:
+        lines.append("NMI and AMI were left out; --clustering computes them")
+    return lines
+
+
+def comparison_tables(result: Compared) -> list[Table]:
+    """The settings that differ, Recall@K of each run, and the differences to the first."""
+    tables = []
+    if result.settings:
+        settings = Table(title="Settings that differ")
+        settings.add_column("setting")
+        for run in result.runs:
+            settings.add_column(run, overflow="fold")
+        for key, values in result.settings.items():
+            settings.add_row(key, *(setting(value) for value in values))
+        tables.append(settings)
+    first = result.evaluations[0].retrieval
+    names = [*(f"recall@{k}" for k in first.ks), "map@r"]
+    measures = Table(title=f"{first.queries:,} queries in a gallery of {first.gallery_size:,}, %")
+    measures.add_column("run", overflow="fold")
+    for name in names:
+        measures.add_column(measure_name(name), justify="right")
+    for run, one in zip(result.runs, result.evaluations, strict=True):
+        measures.add_row(run, *(f"{100 * one.retrieval.means[name]:.2f}" for name in names))
+    tables.append(measures)
+    confidence = 100 * result.differences[0].confidence
+    differences = Table(
+        title=f"Difference to {result.runs[0]}, in points",
+        caption=f"with {confidence:g} % intervals of a paired bootstrap over the queries; * leaves out zero",
+        caption_justify="left",
+    )
+    differences.add_column("run", overflow="fold")
+    differences.add_column("measure")
+    differences.add_column("difference", justify="right")
+    differences.add_column("interval", justify="right")
+    differences.add_column("p", justify="right")
+    for run, comparison in zip(result.runs[1:], result.differences, strict=True):
+        for n, name in enumerate(names):
+            d = comparison[name]
+            differences.add_row(
+                run if n == 0 else "",
+                measure_name(name),
+                f"{100 * d.difference:+.2f}{' *' if d.significant else '  '}",
+                f"{100 * d.low:+.2f} to {100 * d.high:+.2f}",
+                f"{d.p_value:.3f}",
+            )
+        differences.add_section()
+    tables.append(differences)
+    return tables
+
+
+def numbers_table(title: str, rows: dict[str, dict[str, Any]], caption: str = "") -> Table:
+    """Named rows of numbers; an estimate from a sample has its standard error beside it."""
+    table = Table(title=title, caption=caption or None, caption_justify="left")
+    table.add_column("")
+    for name in next(iter(rows.values())):
+        table.add_column(name, justify="right")
+    for name, values in rows.items():
+        table.add_row(name, *(_number(value) for value in values.values()))
+    return table
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, Estimate) and not value.exact:
+        return f"{float(value):.4f} ± {value.standard_error:.4f}"
+    return f"{value:,}" if isinstance(value, int) else f"{float(value):.4f}"

@@ -1,0 +1,158 @@
+"""Progress, tables and the end of a run, drawn in the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from metrix.data import Part
+from metrix.train import Interrupted
+from metrix.train.checkpoint import Progress as RunProgress
+from metrix.train.config import Config
+from metrix.train.run_folder import RunFolder
+from metrix.train.watching import Watcher
+
+
+def quiet_or_drawn(quiet: bool) -> Watcher:
+    """A watcher for a script, or for a person."""
+    return Watcher() if quiet else DrawnWatcher()
+
+
+class DrawnWatcher(Watcher):
+    """A bar for what is prepared, one for training, a table of validations, the results at the end."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.began, self.images, self.validations = time.monotonic(), 0, 0
+
+    def preparing(self, what: str, done: int, of: int) -> None:
+        """A bar for images that are checked or activations that are computed."""
+        if what not in self.tasks:
+            self.bars.start()
+            self.tasks[what] = self.bars.add_task(what, total=of, detail="")
+        self.bars.update(self.tasks[what], completed=done, total=of)
+
+    def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
+        """Say what is trained, and start the bar."""
+        self.console.print(
+            f"[bold]{config.loss.loss}[/], mixup {config.mixing.described()}: {len(part):,} images of "
+            f"{part.num_classes:,} classes, run [cyan]{run.path}[/]"
+        )
+        if progress.step:
+            self.console.print(f"going on from step {progress.step:,} (epoch {progress.epoch + 1})")
+        self.bars.start()
+        self.tasks["train"] = self.bars.add_task("training", total=steps, completed=progress.step, detail="")
+        self.began = time.monotonic()
+
+    def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
+        """Move the bar; losses, clean and mixed apart, and images a second."""
+        self.images += images
+        speed = self.images / max(1e-9, time.monotonic() - self.began)
+        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
+        self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
+
+    def validated(self, progress: RunProgress, losses: list[float], found: dict[str, Any], better: bool) -> None:
+        """A row for each validation; the first has the heading above it."""
+        names = [f"R@{k}" for k in found["recall"]]
+        if not self.validations:
+            heading = "".join(f"{name:>8}" for name in ("epoch", "step", "clean", "mixed", *names))
+            self.console.print(f"[bold]{heading}[/]  on {found['classes']:,} validation classes", highlight=False)
+        self.validations += 1
+        numbers = f"{progress.epoch:>8}{progress.step:>8}{losses[1]:>8.3f}{losses[2]:>8.3f}"
+        recall = "".join(f"{100 * value:>8.1f}" for value in found["recall"].values())
+        self.console.print(numbers + recall + ("  [green]best[/]" if better else ""), highlight=False)
+
+    def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
+        """The table of Recall@K on the unseen classes, and where the run is."""
+        self.close()
+        test = results["test"]
+        table = Table(title=f"Unseen classes: {test['images']:,} images of {test['classes']:,} classes")
+        for k in test["recall"]:
+            table.add_column(f"Recall@{k}", justify="right")
+        table.add_row(*(f"{100 * v:.1f}" for v in test["recall"].values()))
+        Console().print(table)
+        self.console.print(f"run [cyan]{run.path}[/]: the model is in {run.model}")
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self.tasks:  # to stop what never started prints an empty line
+            self.bars.stop()
+            self.tasks.clear()
+
+
+@contextmanager
+def watched_series(of: int, quiet: bool) -> Iterator[dict[str, Any]]:
+    """How a function that trains `of` runs is told to watch them; an interruption ends the command with its code."""
+    series = None if quiet else SeriesWatcher(of)
+    try:
+        yield {} if series is None else {"watcher_of": series.run}
+    except Interrupted as interruption:
+        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
+        raise typer.Exit(interruption.exit_code) from None
+    finally:
+        if series is not None:
+            series.end()
+
+
+class SeriesWatcher:
+    """One bar for several runs, one after another."""
+
+    def __init__(self, of: int) -> None:
+        self.of = of
+        self.bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.bars.start()
+        self.task = self.bars.add_task("preparing", total=float(of), detail="")
+        self.begun = 0
+
+    def run(self, side: str, seed: int) -> Watcher:
+        """The watcher of the next run."""
+        self.begun += 1
+        return _OneOfSeries(self, f"{side}, seed {seed} ({self.begun} of {self.of})")
+
+    def end(self) -> None:
+        """Give the terminal back."""
+        self.bars.stop()
+
+
+class _OneOfSeries(Watcher):
+    def __init__(self, series: SeriesWatcher, name: str) -> None:
+        self.series, self.name, self.before = series, name, series.begun - 1
+        self.steps, self.began, self.images = 1, time.monotonic(), 0
+
+    def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
+        self.steps, self.began = steps, time.monotonic()
+        self.series.bars.update(self.series.task, description=self.name)
+
+    def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
+        self.images += images
+        speed = self.images / max(1e-9, time.monotonic() - self.began)
+        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
+        completed = self.before + progress.step / self.steps
+        self.series.bars.update(self.series.task, completed=completed, detail=detail)
+
+    def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
+        recall = 100 * results["test"]["recall"]["1"]
+        self.series.bars.update(self.series.task, completed=self.before + 1)
+        self.series.bars.console.print(f"{self.name}: Recall@1 {recall:.1f}", highlight=False)

@@ -1,0 +1,131 @@
+"""Batches past memory, by cached gradients.
+
+The batch goes through the network in pieces whose activations are forgotten; only the embeddings are kept (and
+the features, where these are mixed). The loss is that of the whole batch. In the backward pass each piece goes
+through the network once more, with the random state of the first time, and takes the gradient of its own
+embeddings from there to the weights:
+
+    first pass     f(x) of each piece, without a graph
+    loss           of all embeddings: ∂loss/∂f
+    second pass    f(x) of each piece again, ∂loss/∂f · ∂f/∂weights added up
+
+So the gradient is that of the whole batch, in the memory of one piece, for one more forward pass.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from metrix.core.compute.recompute import keep_running_statistics
+from metrix.core.mixup import check_model
+from metrix.errors import InvalidInput, MetrixWarning
+
+
+class MicroBatched(nn.Module):
+    """A model that takes batches in pieces of at most `micro_batch`, with the gradient of the whole batch.
+
+    >>> model = MicroBatched(Embedder("resnet50"), 64)
+    >>> out = objective.step(model, images, labels)        # 4,096 images
+    >>> out.loss.backward()                                # with the activations of 64
+
+    `model(images)` are the embeddings, for any other loss. Batch norm in training mode normalises over the
+    piece, as it does when gradients are accumulated; it is said once.
+    """
+
+    def __init__(self, model: Any, micro_batch: int) -> None:
+        super().__init__()
+        check_model(model)
+        if isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1:
+            raise InvalidInput(f"micro_batch={micro_batch!r}: accepted is a whole number of examples from 1")
+        self.model, self.micro_batch = model, micro_batch
+        self._warned = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Unit embeddings (n, d); features are not kept."""
+        return self._in_pieces(lambda piece: self.model.head(self.model.features(piece)), x)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features of the whole batch."""
+        return self._in_pieces(self.model.features, x)
+
+    @property
+    def head(self) -> Any:
+        """The head of the model."""
+        return self.model.head
+
+    def of_features(self, features: Tensor) -> Tensor:
+        """Unit embeddings (n, d) of features of the whole batch."""
+        return self._in_pieces(self.model.head, features)
+
+    def extra_repr(self) -> str:
+        """The size of a piece."""
+        return f"micro_batch={self.micro_batch}"
+
+    def _in_pieces(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        count = -(-len(x) // self.micro_batch)
+        if count <= 1:
+            return run(x)
+        edges = [len(x) * k // count for k in range(count + 1)]  # of nearly equal size
+        pieces = [x[start:stop] for start, stop in pairwise(edges)]
+        if not torch.is_grad_enabled():
+            return torch.cat([run(piece) for piece in pieces])
+        self._warn_of_batch_norm()
+        return torch.cat([checkpoint(run, piece, use_reentrant=False, context_fn=self._contexts) for piece in pieces])
+
+    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Of the first and of the second pass; running statistics move in the first only."""
+        return nullcontext(), _Again(self.model if isinstance(self.model, nn.Module) else None)
+
+    def _warn_of_batch_norm(self) -> None:
+        if self._warned or not isinstance(self.model, nn.Module):
+            return
+        norms = [name for name, m in self.model.named_modules() if isinstance(m, _BatchNorm) and m.training]
+        if norms:
+            self._warned = True
+            warnings.warn(
+                f"{len(norms)} layers of batch norm ({norms[0]} …) in training mode normalise over micro-batches of "
+                f"{self.micro_batch}, not over the batch: the gradient is that of the loss so computed, and running "
+                "statistics move with every micro-batch; freeze them (frozen_bn, --frozen-bn, or .eval() of these "
+                "layers) for the gradient of the whole batch (this is said once)",
+                MetrixWarning,
+                stacklevel=4,
+            )
+
+
+class _Again(AbstractContextManager[None]):
+    """A second pass, or a third: unlike a generator's context, it can be entered again."""
+
+    def __init__(self, module: nn.Module | None) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.context = keep_running_statistics(self.module)
+        self.context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
+
+
+def whole(model: Any) -> Any:
+    """The model without its micro-batches: mixed examples have a budget of their own."""
+    return model.model if isinstance(model, MicroBatched) else model
+
+
+def embedded(model: Any, inputs: Tensor, keep_features: bool) -> tuple[Tensor | None, Tensor]:
+    """Features and embeddings of a batch; features may be None where they need not be kept."""
+    if not isinstance(model, MicroBatched):
+        features = model.features(inputs)
+        return features, model.head(features)
+    if not keep_features:
+        return None, model(inputs)
+    features = model.features(inputs)
+    return features, model.of_features(features)

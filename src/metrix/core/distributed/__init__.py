@@ -1,0 +1,1 @@
+"""One loss over the batches of several processes."""

@@ -1,0 +1,87 @@
+"""Batch norm over the global batch of several processes, on any device.
+
+Statistics are sums over examples, so they are added up over the processes as the sums of a loss are: the
+output, its gradient and the running statistics are those of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from metrix.core.distributed.ranks import Ranks
+
+
+def normalise_globally(module: nn.Module, ranks: Ranks) -> nn.Module:
+    """Let the batch norms of a module normalise by the statistics of all processes; returns the module.
+
+    Batch norms that are in eval mode, or hold their statistics, are as before.
+    """
+    if not ranks.alone:
+        for norm in module.modules():
+            if isinstance(norm, _BatchNorm):
+                norm.across = ranks  # type: ignore[assignment]
+                if not isinstance(norm, _Global):
+                    norm.__class__ = type(f"Global{type(norm).__name__}", (_Global, type(norm)), {})
+    return module
+
+
+class _Global(_BatchNorm):
+    across: Ranks
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.across.alone:
+            return super().forward(input)
+        x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        axes, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
+        own = x.new_tensor(x.numel() // x.shape[1])
+        total: Tensor = _Added.apply(torch.cat([x.sum(axes), own.reshape(1)]), self.across)
+        count = total[-1].detach()
+        mean = total[:-1] / count
+        centred = x - mean.view(shape)
+        var = _Added.apply(centred.square().sum(axes), self.across) / count
+        self._follow(mean.detach(), var.detach() * (count / (count - 1).clamp_min(1)))
+        out = centred * torch.rsqrt(var + self.eps).view(shape)
+        if self.affine:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        # what some batch norms have behind them, as timm's do
+        for name in ("drop", "act"):
+            if isinstance(getattr(self, name, None), nn.Module):
+                out = getattr(self, name)(out)
+        return out.to(input.dtype)
+
+    def _follow(self, mean: Tensor, var: Tensor) -> None:
+        """The running statistics."""
+        if self.running_mean is None or self.running_var is None:
+            return
+        momentum = self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum or 0.0)
+            self.running_var.lerp_(var.to(self.running_var.dtype), momentum or 0.0)
+
+
+class _Added(torch.autograd.Function):
+    """A sum over processes; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        out = x.clone()
+        dist.all_reduce(out, group=ranks.group)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        out = grad.clone()
+        dist.all_reduce(out, group=ctx.ranks.group)
+        return out, None

@@ -1,0 +1,230 @@
+"""eq. loss-final: the clean loss plus w times the mixed loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.compute.micro_batches import embedded, whole
+from metrix.core.distributed.ranks import Batch, Gathering
+from metrix.core.factors import Factors, check_drawing, choose
+from metrix.core.loss import Loss
+from metrix.core.mixed import mixed_loss
+from metrix.core.mixup import (
+    MIXUP_TYPES,
+    check_model,
+    mixture,
+    path_for,
+)
+from metrix.core.objective import Objective, StepOutput
+from metrix.core.pairs import PAIR_KINDS
+from metrix.core.pml import generic_form
+from metrix.core.sets import Sets
+from metrix.core.validation import unit
+from metrix.errors import InvalidInput, one_of
+
+DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
+
+
+class Metrix(Objective):
+    """Mixup for any loss of the generic form.
+
+    loss            one of `metrix.losses`, or a pytorch-metric-learning loss of known form
+    mixup           "input", "feature" or "embed"; of a tuple, one is drawn in each step
+    pairs           "pos-neg", "anc-neg", "pos-pos", "neg-neg"; of a tuple, one is drawn in each step
+    strength        w of eq. loss-final
+    alpha           λ ~ Beta(alpha, alpha)
+    hard_negatives  k: mix only with the k most similar negatives of an anchor; a tuple has one k for each
+                    mixup type. None: 3 for input mixup, all for feature and embed mixup
+    lam_per         "pair": one λ for each ordered pair of examples; "batch": one for each step
+    renormalise     normalise mixed embeddings (embed mixup)
+    generator       torch.Generator of all random choices; None is torch's default one
+    memory_budget   bytes that the activations of mixed examples may take at a time
+
+    >>> objective = Metrix(MultiSimilarity(), mixup="embed")
+    >>> loss = objective(embeddings, labels)              # where a pytorch-metric-learning loss stood
+    >>> out = Metrix(MultiSimilarity(), mixup="feature").step(model, images, labels)
+    >>> out.loss.backward()
+    """
+
+    takes_memory = True
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        mixup: str | Sequence[str] = "feature",
+        pairs: str | Sequence[str] = ("pos-neg", "anc-neg"),
+        strength: float = 0.4,
+        alpha: float = 2.0,
+        hard_negatives: int | Sequence[int | None] | None = None,
+        lam_per: str = "pair",
+        renormalise: bool = True,
+        generator: torch.Generator | None = None,
+        memory_budget: int = 2**28,
+    ) -> None:
+        super().__init__()
+        self.loss: Loss = generic_form(loss)
+        self.mixup = _choices("mixup", mixup, MIXUP_TYPES)
+        self.pairs = _choices("pairs", pairs, PAIR_KINDS)
+        self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
+        if not strength >= 0:
+            raise InvalidInput(f"strength={strength}: accepted is a number from 0")
+        check_drawing(alpha, lam_per)
+        if memory_budget < 1:
+            raise InvalidInput(f"memory_budget={memory_budget}: accepted is a number of bytes from 1")
+        self.strength, self.alpha, self.lam_per = float(strength), float(alpha), lam_per
+        self.renormalise, self.generator, self.memory_budget = renormalise, generator, memory_budget
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+        """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
+        if self.mixup != ("embed",):
+            raise InvalidInput(
+                f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
+                "mixup='embed', which needs only embeddings"
+            )
+        if indices_tuple is not None:
+            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        batch = self.gathered(embeddings, labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            own = self._sets(batch)
+            sets = self.extended(own)
+            self.remember(own)
+            clean, _ = self.loss.clean(sets)
+            if self.strength == 0:
+                return clean
+            mixed, _ = self._mixed(None, embeddings, batch, sets, "embed", self._draw_pairs(), None)
+            return clean + self.strength * mixed
+
+    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+        """One training step with a model that has `features(x)` and `head(z)`: any mixup type."""
+        check_model(model)
+        features, embeddings = embedded(model, inputs, "feature" in self.mixup and self.strength > 0)
+        mixup = self.mixup[choose(len(self.mixup), self.generator)]
+        kind = self._draw_pairs()
+        batch = self.gathered(embeddings, labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            own = self._sets(batch)
+            sets = self.extended(own)
+            self.remember(own)
+            clean, left_out_clean = self.loss.clean(sets)
+        mixed, left_out_mixed = torch.zeros_like(clean), 0
+        if self.strength > 0:
+            source = inputs if mixup == "input" or features is None else features
+            sets = sets if mixup == "embed" else own  # a memory has no features and no inputs
+            mixed, left_out_mixed = self._mixed(whole(model), source, batch, sets, mixup, kind, None)
+        loss = clean + self.strength * mixed
+        return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
+
+    def mixed(
+        self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
+    ) -> Tensor:
+        """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it.
+
+        n counts the embeddings of a memory, too.
+        """
+        batch = self.gathered(embeddings, labels)
+        sets = self.extended(self._sets(batch))
+        return self._mixed(None, embeddings, batch, sets, "embed", self._given(pairs), lam)[0]
+
+    def mixed_features(
+        self,
+        model: Any,
+        features: Tensor,
+        labels: Tensor,
+        lam: float | Tensor | None = None,
+        pairs: str | None = None,
+    ) -> Tensor:
+        """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
+        check_model(model)
+        batch = self.gathered(model.head(features), labels)
+        return self._mixed(model, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
+
+    def mixed_inputs(
+        self,
+        model: Any,
+        inputs: Tensor,
+        labels: Tensor,
+        lam: float | Tensor | None = None,
+        pairs: str | None = None,
+    ) -> Tensor:
+        """eq. loss-mixed with input mixup."""
+        check_model(model)
+        batch = self.gathered(model.head(model.features(inputs)), labels)
+        return self._mixed(model, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
+
+    def explain(self, model: Any = None) -> str:
+        """Which way the mixed examples of each mixup type are computed with this model, and why."""
+        lines = []
+        for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
+            path = path_for(mixup, model)
+            negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
+            lines.append(f"{mixup} mixup: {path.name}. {path.why[0].upper()}{path.why[1:]}. Mixes {negatives}.")
+        return "\n".join(lines)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def _sets(self, batch: Batch) -> Sets:
+        return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+
+    def _mixed(
+        self,
+        model: Any,
+        source: Tensor,
+        batch: Batch,
+        sets: Sets,
+        mixup: str,
+        kind: str,
+        lam: float | Tensor | None,
+    ) -> tuple[Tensor, int]:
+        """The mixed loss; `source` are the inputs or features of this process, whichever are mixed."""
+        local = mixup != "embed" and not self.ranks.alone and self.ranks.mix == "local"
+        gather = Gathering(None if local else batch.division)
+        if local:
+            share = batch.division.of_examples()
+            assert share is not None, "there are several processes"
+            own = self.loss.sets(sets.examples[share.rows], batch.labels[share.rows])
+            sets = replace(own, ranks=self.ranks)
+        of = mixture(mixup, model, source, source, sets.examples, self.renormalise, self.memory_budget, gather)
+        hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
+        per_pair = self.lam_per == "pair"
+        generator = self.ranks.own(self.generator) if local and per_pair else self.generator
+        factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
+        mixed, left_out = mixed_loss(self.loss, of, sets, factors, kind, hardest)
+        return gather.tied(mixed), left_out
+
+    def _draw_pairs(self) -> str:
+        return self.pairs[choose(len(self.pairs), self.generator)]
+
+    def _given(self, pairs: str | None) -> str:
+        return self._draw_pairs() if pairs is None else _choices("pairs", pairs, PAIR_KINDS)[0]
+
+
+def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in known:
+            raise one_of(what, name, known)
+    if not names:
+        raise InvalidInput(f"{what}=(): accepted is one or several of {', '.join(known)}")
+    return names
+
+
+def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, ...]) -> tuple[int | None, ...]:
+    if given is None:
+        return tuple(DEFAULT_HARD_NEGATIVES[name] for name in mixup)
+    each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)
+    if len(each) != len(mixup):
+        raise InvalidInput(
+            f"hard_negatives={given} for mixup={mixup}: accepted is one number, or one for each mixup type"
+        )
+    for k in each:
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+            raise InvalidInput(f"hard_negatives={k!r}: accepted is a whole number from 1, or None for all")
+    return each

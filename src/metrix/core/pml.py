@@ -1,0 +1,189 @@
+"""Losses of pytorch-metric-learning (PML) as rows of the generic form, parameters included.
+
+A translated loss has the value of the PML loss on the clean batch, and shares its proxies. PML is not
+imported: a loss is known by the names of its class and of its distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.functions import Exponential, Hinge, Log, identity
+from metrix.core.generic import Row, Totals, Weights
+from metrix.core.loss import Loss
+from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus
+from metrix.errors import InvalidInput
+
+TRIPLETS = (
+    "it compares pairs of a positive and a negative, forming triplets with the anchor, so it is no sum over "
+    "positives plus a sum over negatives and a mixed example has no place in it; "
+    "use losses.LiftedStructure, whose outer hinge is the nearest relative, or another loss of Table 1"
+)
+NOT_GENERIC = {
+    "TripletMarginLoss": TRIPLETS,
+    "FastAPLoss": "it ranks all candidates together",
+    "LiftedStructureLoss": "it sums over negatives of both ends; use GeneralizedLiftedStructureLoss",
+    "NTXentLoss": "each positive has a denominator of its own; use NCALoss or ProxyNCALoss",
+    "SupConLoss": "it averages a logarithm for each positive; use NCALoss",
+    "SoftTripleLoss": "it has several centres for each class; use ProxyNCALoss",
+    "MarginLoss": TRIPLETS,
+}
+
+
+@dataclass(frozen=True)
+class Distance:
+    """ρ(x) = hinge of sign · (distance - margin), with the Euclidean distance √(2-2x) of unit vectors."""
+
+    margin: float
+    sign: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        # equal vectors: the derivative of the root is infinite, so it is cut off as PML does
+        distance = (2.0 - 2.0 * x).clamp_min(torch.finfo(x.dtype).eps).sqrt()
+        return torch.relu(self.sign * (distance - self.margin))
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """ρ(x) = [margin - x]₊."""
+
+    margin: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        return torch.relu(self.margin - x)
+
+
+def mean_of_nonzero_terms(row: Row, S: Tensor, w: Weights) -> Totals:
+    """The mean over non-zero positive terms plus the mean over non-zero negative terms."""
+    pos, neg = w.pos * row.rho_pos(S), w.neg * row.rho_neg(S)
+    counts = torch.stack([(pos > 0).sum(), (neg > 0).sum()])
+    return Totals(torch.stack([pos.sum(), neg.sum()]), counts, ((w.pos + w.neg).sum(-1) > 0).sum())
+
+
+def generic_form(loss: nn.Module) -> Loss:
+    """The loss as one of the generic form: itself, or the translation of a PML loss; an error if it has none.
+
+    A loss outside of the form says why in an attribute `not_generic`.
+    """
+    return loss if isinstance(loss, Loss) else from_pml(loss)
+
+
+def from_pml(loss: nn.Module) -> Loss:
+    """The row of Table 1 that a pytorch-metric-learning loss is, with its parameters and proxies."""
+    name = type(loss).__name__
+    translate = _TRANSLATIONS.get(name)
+    if translate is None:
+        unknown = "its form is not known here; write it as a row with losses.GenericLoss"
+        why = getattr(loss, "not_generic", None) or NOT_GENERIC.get(name, unknown)
+        known = ", ".join(sorted(_TRANSLATIONS))
+        raise InvalidInput(
+            f"{name} cannot be mixed: {why}. Accepted are the losses of Table 1 in metrix.losses and PML's {known}; "
+            "without mixup (--mixup none, metrix.Clean) it trains as it is"
+        )
+    for regularizer in ("embedding_regularizer", "weight_regularizer"):
+        if getattr(loss, regularizer, None) is not None:
+            raise InvalidInput(f"{name} with {regularizer}: leave it out and add it in your loop")
+    expected = type(loss.get_default_reducer()).__name__  # type: ignore[operator]
+    for given in _reducers(loss):
+        if given != expected:
+            raise InvalidInput(f"{name} with {given}: accepted is its default reducer, {expected}")
+    return translate(loss)
+
+
+def _reducers(loss: Any) -> list[str]:
+    """The names of the reducers of a PML loss, one for each of its parts."""
+    parts = getattr(loss.reducer, "reducers", None)
+    return [type(r).__name__ for r in ([loss.reducer] if parts is None else parts.values())]
+
+
+def _similarity(loss: Any, *accepted: str) -> str:
+    """cosine, euclidean or squared: how the distance of a PML loss depends on the cosine of unit vectors."""
+    distance = loss.distance
+    name, normalised = type(distance).__name__, distance.normalize_embeddings
+    kind = "unknown"
+    if name in ("CosineSimilarity", "DotProductSimilarity") and normalised and distance.power == 1:
+        kind = "cosine"
+    elif name == "LpDistance" and distance.p == 2 and normalised and distance.power in (1, 2):
+        kind = "euclidean" if distance.power == 1 else "squared"
+    if kind not in accepted:
+        raise InvalidInput(
+            f"{type(loss).__name__} with {name}(p={distance.p}, power={distance.power}, "
+            f"normalize_embeddings={normalised}): accepted are distances of unit vectors of the kind "
+            f"{' or '.join(accepted)}"
+        )
+    return kind
+
+
+def _contrastive(loss: Any) -> Loss:
+    rho_pos: Callable[[Tensor], Tensor]
+    rho_neg: Callable[[Tensor], Tensor]
+    if _similarity(loss, "cosine", "euclidean") == "cosine":
+        rho_pos, rho_neg = Shortfall(loss.pos_margin), Hinge(loss.neg_margin)
+    else:
+        rho_pos, rho_neg = Distance(loss.pos_margin, 1.0), Distance(loss.neg_margin, -1.0)
+    return Loss(Row(identity, identity, identity, rho_pos, rho_neg), mean_of_nonzero_terms)
+
+
+def _lifted(loss: Any) -> Loss:
+    pos, neg = loss.pos_margin, loss.neg_margin
+    if _similarity(loss, "cosine", "squared") == "cosine":
+        rho_pos, rho_neg = Exponential(-1.0, pos), Exponential(1.0, neg)
+    else:  # ‖a - p‖² = 2 - 2s
+        rho_pos, rho_neg = Exponential(-2.0, 1.0 - pos / 2), Exponential(2.0, 1.0 - neg / 2)
+    return Loss(Row(Hinge(), Log(), Log(), rho_pos, rho_neg))
+
+
+def _multi_similarity(loss: Any) -> Loss:
+    _similarity(loss, "cosine")
+    return MultiSimilarity(loss.alpha, loss.beta, loss.base)
+
+
+def _nca_temperature(loss: Any) -> float:
+    scale = 2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0
+    return 1.0 / (scale * float(loss.softmax_scale))
+
+
+def _nca(loss: Any) -> Loss:
+    return NCA(_nca_temperature(loss), include_positive=True)
+
+
+def _shape(proxies: Tensor) -> tuple[int, int]:
+    return proxies.shape[0], proxies.shape[1]
+
+
+def _proxy_nca(loss: Any) -> Loss:
+    translated = ProxyNCA(*_shape(loss.proxies), _nca_temperature(loss), include_positive=True)
+    translated.proxies = loss.proxies
+    return translated
+
+
+def _normalised_softmax(loss: Any) -> Loss:
+    _similarity(loss, "cosine")
+    translated = ProxyNCAPlusPlus(*_shape(loss.W.T), loss.temperature)
+    translated.proxies = nn.Parameter(loss.W.detach().T.clone())
+    return translated
+
+
+def _proxy_anchor(loss: Any) -> Loss:
+    _similarity(loss, "cosine")
+    translated = ProxyAnchor.original(*_shape(loss.proxies), loss.alpha, loss.margin)
+    translated.proxies = loss.proxies
+    return translated
+
+
+_TRANSLATIONS: dict[str, Callable[[Any], Loss]] = {
+    "ContrastiveLoss": _contrastive,
+    "GeneralizedLiftedStructureLoss": _lifted,
+    "MultiSimilarityLoss": _multi_similarity,
+    "NCALoss": _nca,
+    "ProxyNCALoss": _proxy_nca,
+    "NormalizedSoftmaxLoss": _normalised_softmax,
+    "ProxyAnchorLoss": _proxy_anchor,
+}

@@ -1,0 +1,72 @@
+"""What the rival methods ask of a loss and of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.factors import Factors, check_drawing
+from metrix.core.loss import Loss, ProxyLoss
+from metrix.core.pml import generic_form
+from metrix.errors import InvalidInput
+
+
+def pair_loss(loss: nn.Module, method: str) -> Loss:
+    """A loss of the generic form whose anchors, positives and negatives are all examples."""
+    found = generic_form(loss)
+    if isinstance(found, ProxyLoss):
+        raise InvalidInput(
+            f"{method} with {type(loss).__name__}: it mixes examples for other examples, and this loss compares "
+            "them with proxies; accepted are Contrastive, LiftedStructure, BinomialDeviance, MultiSimilarity, NCA "
+            "and GenericLoss. For proxies there are ProxySynthesis and Metrix"
+        )
+    return found
+
+
+def proxy_loss(loss: nn.Module, method: str) -> ProxyLoss:
+    """A loss of the generic form with a proxy for each class."""
+    found = generic_form(loss)
+    if not isinstance(found, ProxyLoss):
+        raise InvalidInput(
+            f"{method} with {type(loss).__name__}: it mixes proxies, and this loss has none; accepted are "
+            "ProxyAnchor, ProxyNCA and ProxyNCAPlusPlus. For pairs of examples there are MoCHi, IMix and Metrix"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How a method draws λ: from Beta(alpha, alpha), one for each pair or one for each batch."""
+
+    alpha: float
+    lam_per: str
+
+    def __post_init__(self) -> None:
+        check_drawing(self.alpha, self.lam_per)
+
+    def __call__(
+        self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """λ of a shape, unless it is given as a number or a tensor of that shape."""
+        return Factors(given, self.alpha, self.lam_per == "pair", generator, like).matrix(shape)
+
+
+def partners(labels: Tensor, generator: torch.Generator | None) -> Tensor | None:
+    """For each example another one of a different class, drawn uniformly: (n,); None if there is one class only.
+
+    In the order of classes, the examples of other classes are all but one stretch.
+    """
+    n = len(labels)
+    _, number, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    own, start = counts[number], (counts.cumsum(0) - counts)[number]
+    others = n - own
+    if int(others[0]) == 0:
+        return None
+    at = torch.device("cpu") if generator is None else generator.device
+    uniform = torch.rand(n, generator=generator, device=at, dtype=torch.float64).to(labels.device)
+    place = (uniform * others).long().clamp_max_(others - 1)
+    place += torch.where(place >= start, own, 0)
+    found: Tensor = number.argsort(stable=True)[place]
+    return found

@@ -1,0 +1,106 @@
+"""Proxy Synthesis (Gu et al., AAAI 2021): new classes between those of the batch.
+
+Each example x_i is mixed with one of another class, and their proxies p with the same λ ~ Beta(α, α):
+
+    x̃ = λ x_i + (1-λ) x_j     p̃ = λ p_{y_i} + (1-λ) p_{y_j}
+
+both brought to unit norm. x̃ belongs to a new class whose proxy is p̃. One and the same proxy loss is taken over
+real and synthetic examples and proxies together: p̃ is one more negative for the real examples, x̃ for the real
+proxies, and under proxy anchor p̃ is an anchor too.
+
+The published form mixes neighbours of a shuffled batch. Batches here may come in the order of classes, so the
+partner is drawn among the examples of other classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.closed_form import inverse_norms, mixed_similarity
+from metrix.core.generic import Weights
+from metrix.core.loss import ProxyLoss
+from metrix.core.objective import EmbeddingObjective, Parts
+from metrix.core.rivals.base import Drawing, partners, proxy_loss
+from metrix.core.validation import unit
+from metrix.errors import InvalidInput
+
+
+class ProxySynthesis(EmbeddingObjective):
+    """Proxy Synthesis: a proxy loss with synthetic classes beside the real ones.
+
+    loss       a loss with proxies
+    alpha      λ ~ Beta(alpha, alpha)
+    lam_per    "batch": one λ for each step, as published; "pair": one for each synthetic class
+    ratio      μ: synthetic examples for each real one, at most 1
+    generator  torch.Generator of all random choices
+
+    >>> loss = ProxySynthesis(losses.ProxyAnchor(100, 512))(embeddings, labels)
+    """
+
+    kinds = "pos-neg+neg-neg"
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        alpha: float = 0.4,
+        lam_per: str = "batch",
+        ratio: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.loss: ProxyLoss = proxy_loss(loss, "ProxySynthesis")
+        if not 0 < ratio <= 1:
+            raise InvalidInput(f"ratio={ratio}: accepted is a number above 0 and at most 1")
+        self.drawing = Drawing(alpha, lam_per)
+        self.ratio, self.generator = float(ratio), generator
+
+    def parts(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        lam: float | Tensor | None = None,
+        others: Tensor | None = None,
+    ) -> Parts:
+        """The loss with synthetic classes, and without; λ and partners are drawn unless given."""
+        x = unit(embeddings)
+        sets = self.loss.sets(x, labels)
+        j = partners(labels, self.generator) if others is None else others
+        if j is None:  # one class: nothing to put another one between
+            clean, left_out = self.loss.clean(sets)
+            return Parts(clean, clean, left_out)
+        S = sets.similarity  # taken with its graph before the clean loss, which is for the log only
+        with torch.no_grad():
+            clean, _ = self.loss.clean(sets)
+        count = max(1, int(self.ratio * len(x)))
+        i, j = torch.arange(count, device=x.device), j[:count]
+        share = self.drawing((count,), x, lam, self.generator)
+        of_examples, of_proxies = (i, j), (labels[i], labels[j])
+        roles = {"examples": of_examples, "proxies": of_proxies}
+        S = _extended(S, sets.anchors, *roles[self.loss.anchor_role], share)
+        S = _extended(S.T, sets.candidates, *roles[self.loss.candidate_role], share).T
+        positive = torch.zeros_like(S, dtype=torch.bool)
+        positive[: len(sets.anchors), : len(sets.candidates)] = sets.positive
+        positive[len(sets.anchors) :, len(sets.candidates) :].fill_diagonal_(True)
+        negative = torch.ones_like(positive) if self.loss.row.include_positive else ~positive
+        totals = self.loss.reduce(self.loss.row, S, Weights(positive.to(S.dtype), negative.to(S.dtype)))
+        value, left_out = self.loss.conclude(totals, len(S), sets.anchors, sets.candidates)
+        return Parts(value, clean, left_out)
+
+    def explain(self, model: Any = None) -> str:
+        """How synthetic classes are computed: no model is needed."""
+        return "Proxy Synthesis: one synthetic class for each example, from embeddings and proxies, closed form."
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"ratio={self.ratio}"
+
+
+def _extended(S: Tensor, vectors: Tensor, i: Tensor, j: Tensor, lam: Tensor) -> Tensor:
+    """Similarities (rows, columns) of unit `vectors` and, below, of their mixtures λ v_i + (1-λ) v_j, renormalised."""
+    products = (vectors[i] * vectors[j]).sum(1)
+    norms = inverse_norms(products, lam).unsqueeze(1)
+    mixed = mixed_similarity(S.index_select(0, i), S.index_select(0, j), lam.unsqueeze(1), norms)
+    return torch.cat([S, mixed])

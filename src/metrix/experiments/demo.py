@@ -1,0 +1,161 @@
+"""The same small model trained with and without Metrix from the same seeds, and compared.
+
+Every run is a folder of its own, so a demonstration that was interrupted goes on, and a finished one is
+only read. Differences are paired: of two runs with the same seed, which begin with the same weights and
+see the same batches.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metrix import evaluate
+from metrix.errors import InvalidInput
+from metrix.experiments.train_once import finished
+from metrix.model import Embedder
+from metrix.train.batches import Images, opened_data, training_part
+from metrix.train.config import Config
+from metrix.train.presets import preset
+from metrix.train.run_folder import RunFolder
+from metrix.train.watching import Watcher
+
+SIDES = ("clean", "metrix")
+KS = (1, 2, 4)
+# measure: whether more is better, unit
+MEASURES = {
+    **{f"Recall@{k}": (True, "%") for k in KS},
+    "alignment": (False, ""),
+    "uniformity": (False, ""),
+    "utilization": (False, ""),
+}
+_FILE = "demonstration.json"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One measure on both sides, over the seeds."""
+
+    measure: str
+    clean: tuple[float, ...]
+    metrix: tuple[float, ...]
+
+    @property
+    def differences(self) -> list[float]:
+        """Metrix less clean, seed by seed."""
+        return [after - before for before, after in zip(self.clean, self.metrix, strict=True)]
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return statistics.fmean(self.differences)
+
+    @property
+    def margin(self) -> float:
+        """Half the 95 % interval of the mean difference: t · s / √n, Student's t with n-1 degrees of freedom."""
+        from scipy.stats import t
+
+        n = len(self.differences)
+        return float(t.ppf(0.975, n - 1)) * statistics.stdev(self.differences) / math.sqrt(n)
+
+    @property
+    def outside(self) -> bool:
+        """Whether the difference is outside the spread of the seeds: the interval leaves out zero."""
+        return abs(self.mean) > self.margin
+
+    @property
+    def better(self) -> bool:
+        """Whether the difference is to the good."""
+        return (self.mean > 0) == MEASURES[self.measure][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "clean": list(self.clean),
+            "metrix": list(self.metrix),
+            "mean_difference": self.mean,
+            "margin": self.margin,
+            "outside_the_spread": self.outside,
+            "better": self.better,
+        }
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """All measures of all runs."""
+
+    folder: Path
+    config: Config  # of the side with Metrix
+    seeds: int
+    contrasts: tuple[Contrast, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "folder": str(self.folder),
+            "seeds": self.seeds,
+            "config": self.config.model_dump(mode="json"),
+            "rule": "outside the spread: |mean paired difference| > t(0.975, n-1) · s / √n",
+            "measures": {contrast.measure: contrast.to_dict() for contrast in self.contrasts},
+        }
+
+
+def demonstrate(
+    folder: Path = Path("runs/demo"),
+    seeds: int = 3,
+    steps: int | None = None,
+    watcher_of: Callable[[str, int], Watcher] = lambda side, seed: Watcher(),
+    **changes: Any,
+) -> Demonstration:
+    """Train, or go on, or read what is finished; then compare.
+
+    `watcher_of` gives each run its watcher; `changes` are keys of the configuration, set on both sides.
+    """
+    if seeds < 2:
+        raise InvalidInput(f"seeds={seeds}: a spread needs at least 2, better 3 or more")
+    base = preset("glyphs").with_values({**changes, **({} if steps is None else {"max_steps": steps})})
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for seed in range(seeds):
+        for side in SIDES:
+            mixup = base.mixing.mixup if side == "metrix" else ()
+            config = base.with_values({"seed": seed, "mixup": mixup})
+            path = folder / f"{config.train.max_steps}-steps" / f"{side}-seed-{seed}"
+            found[side].append(_measures(finished(config, path, watcher_of(side, seed))))
+    contrasts = [Contrast(name, *(_values(found[side], name) for side in SIDES)) for name in MEASURES]
+    return Demonstration(folder, base, seeds, tuple(contrasts))
+
+
+def _values(runs: Sequence[dict[str, float]], name: str) -> tuple[float, ...]:
+    return tuple(run[name] for run in runs)
+
+
+def _measures(run: RunFolder) -> dict[str, float]:
+    """Retrieval and geometry of the unseen classes, kept beside the run."""
+    file = run.path / _FILE
+    if file.exists():
+        kept: dict[str, float] = json.loads(file.read_text("utf-8"))
+        return kept
+    config, cpu = run.config, torch.device("cpu")
+    dataset = opened_data(config, lambda what, done, of: None)
+    part = training_part(config, dataset)
+    embedder = Embedder.load(run.path).eval()
+    source = Images(config, embedder, dataset, part)
+    with torch.no_grad():
+        test, seen = source.embed(dataset.test, cpu), source.embed(part, cpu)
+    labels = dataset.test.labels
+    recall = evaluate.recall_at_k(test, labels, ks=KS)
+    measures = {
+        **{f"Recall@{k}": 100.0 * float(recall[k]) for k in KS},
+        "alignment": float(evaluate.alignment(test, labels)),
+        "uniformity": float(evaluate.uniformity(test)),
+        "utilization": float(evaluate.utilization(test, seen)),
+    }
+    run.write_json(_FILE, measures)
+    return measures

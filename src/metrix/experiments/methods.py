@@ -1,0 +1,122 @@
+"""Everything that can be trained, from the tables that the command line and the configuration read.
+
+`listing` is a line for each name, `entries` a small run for each: every loss on its own, every mixing method with
+its usual loss, and every mixup type, kind of mixing pairs, pooling head and scheme in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from metrix.core.loss import ProxyCandidateLoss, ProxyLoss
+from metrix.core.mixed import PAIRS_OF_MIXED_ANCHORS
+from metrix.core.mixup import path_for
+from metrix.model.pooling import build_head
+from metrix.train.choices import ACCEPTED_LOSSES, METHODS, MIXUPS, PAIRS, POOLS, SCHEMES, Choice
+from metrix.train.names import LOSSES, LossEntry
+
+GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "scheme")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One name: what it is, where it comes from and what it goes with."""
+
+    group: str
+    name: str
+    line: str
+    reference: str
+    goes_with: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of one name: what it changes in the configuration. `left_out` says why there is none."""
+
+    group: str
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    left_out: str | None = None
+
+
+def methods_for(loss: LossEntry) -> list[str]:
+    """The mixing methods that a loss goes with."""
+    if not loss.takes_mixup:
+        return []
+    kind = "proxies" if issubclass(loss.make, ProxyLoss) else "pairs"
+    return [name for name, method in METHODS.items() if method.losses in ("generic", kind)]
+
+
+def listing() -> list[Listed]:
+    """Every name, in the order of the groups."""
+    return [
+        *_losses(),
+        *_methods(),
+        *_others("mixup type", MIXUPS),
+        *_others("mixing pairs", PAIRS),
+        *_pools(),
+        *_schemes(),
+    ]
+
+
+def _losses() -> Iterator[Listed]:
+    for name, loss in LOSSES.items():
+        methods = methods_for(loss)
+        goes_with = ", ".join(methods) if methods else "no mixup: it is outside of the generic form"
+        if issubclass(loss.make, ProxyCandidateLoss):
+            goes_with += f"; pairs {', '.join(PAIRS_OF_MIXED_ANCHORS)} only"
+        yield Listed("loss", name, loss.line, loss.reference, goes_with)
+
+
+def _methods() -> Iterator[Listed]:
+    for name, method in METHODS.items():
+        goes_with = (
+            f"{ACCEPTED_LOSSES[method.losses]}; mixup {', '.join(method.mixup)}; pairs {', '.join(method.pairs)}"
+        )
+        yield Listed("mixing method", name, method.line, method.reference, goes_with)
+
+
+def _others(group: str, choices: dict[str, Choice]) -> Iterator[Listed]:
+    for name, choice in choices.items():
+        accepting = [m for m, method in METHODS.items() if name in (*method.mixup, *method.pairs)]
+        yield Listed(group, name, choice.line, choice.reference, ", ".join(accepting))
+
+
+def _pools() -> Iterator[Listed]:
+    for name, choice in POOLS.items():
+        model = SimpleNamespace(features=lambda x: x, head=build_head(name, 2, 2))
+        goes_with = f"everything; feature mixup by {path_for('feature', model).name}"
+        yield Listed("pooling head", name, choice.line, choice.reference, goes_with)
+
+
+def _schemes() -> Iterator[Listed]:
+    for name, choice in SCHEMES.items():
+        if name != "none":
+            goes_with = "losses without proxies of the whole embedding's length"
+            yield Listed("scheme", name, choice.line, choice.reference, goes_with)
+
+
+def entries() -> list[Entry]:
+    """A run for each name; the same changes may serve several names."""
+    clean: dict[str, Any] = {"loss": "contrastive", "mixup": ()}
+    mixed = {"loss": "contrastive", "mixup": ("embed",)}
+    found = [Entry("loss", name, {"loss": name, "mixup": ()}) for name in LOSSES]
+    found += [
+        Entry("mixing method", name, {"mixup_method": name, "loss": method.usual_loss})
+        for name, method in METHODS.items()
+    ]
+    found += [Entry("mixup type", name, {**mixed, "mixup": (name,)}) for name in MIXUPS]
+    found += [Entry("mixing pairs", name, {**mixed, "pairs": (name,)}) for name in PAIRS]
+    for name in POOLS:
+        why = "it needs a transformer" if name == "cls" else None
+        found.append(Entry("pooling head", name, {**clean, "pool": name}, why))
+    divided = {"loss": "margin", "mixup": (), "clusters": 2, "recluster_every": 5}
+    found += [Entry("scheme", name, {**divided, "scheme": name}) for name in SCHEMES if name != "none"]
+    return found

@@ -1,0 +1,62 @@
+"""When a mixed example acts as a positive."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from metrix.errors import MetrixError
+from metrix.evaluate import Positivity
+from metrix.report.figures.plots import positivity_figure
+from metrix.report.page import Block, Section, Text
+from metrix.report.reported_runs import Subject, measured
+from metrix.report.sections import missing
+from metrix.runs.analysis import loss_of, positivity
+from metrix.runs.evaluation import Examples
+from metrix.train.batches import Report
+
+EXAMPLES = 3000  # measured on at most so many training examples, of classes drawn at random
+
+
+def positivity_section(
+    subjects: Sequence[Subject], test_only: bool, seed: int, report: Report
+) -> tuple[Section, dict[str, Positivity]]:
+    """P(Pos(a,v)) against λ, over training embeddings, with each run's own loss (eq. prob)."""
+    if test_only:
+        told = "Positivity needs the embeddings of the training images, which --test-only leaves out."
+        return Section("Positivity", [Text(told, "missing")]), {}
+    found: dict[str, Positivity] = {}
+    why: list[str] = []
+    shown = measured(subjects)
+    for done, one in enumerate(shown, 1):
+        try:
+            train = _some_classes(one.train, seed)
+            loss = loss_of(one.config, {}, len(np.unique(train.labels)))
+            found[one.name] = positivity(train, loss, one.config, seed)
+        except MetrixError as error:
+            why.append(f"{one.name}: {error}")
+        report("positivity", done, len(shown))
+    blocks: list[Block] = []
+    if found:
+        about = (
+            "How often a mixture of a positive and a negative acts as a positive, by its factor λ: counted over the "
+            "training embeddings with the run's loss and, for multi-similarity, as theory has it (eq. prob). Where a "
+            "loss is flat, as a hinge is, the derivative is 0, which counts as positive: the dotted part."
+        )
+        alone = {"": next(iter(found.values()))} if len(subjects) == 1 else found
+        blocks += [Text(about), positivity_figure(alone, order=[subject.name for subject in subjects])]
+    blocks += [Text("\n\n".join(why), "missing")] if why else []
+    return Section("Positivity", [*blocks, *missing(subjects)]), found
+
+
+def _some_classes(train: Examples, seed: int) -> Examples:
+    """Whole classes at random, up to about EXAMPLES examples."""
+    if len(train.labels) <= EXAMPLES:
+        return train
+    names, counts = np.unique(train.labels, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    enough = np.searchsorted(np.cumsum(counts[order]), EXAMPLES) + 1
+    kept = np.isin(train.labels, names[order[: max(enough, 2)]])
+    return dataclasses.replace(train, vectors=train.vectors[kept], labels=train.labels[kept])
