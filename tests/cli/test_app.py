@@ -5,9 +5,9 @@ import sys
 import warnings
 
 import pytest
-from tests.cli.conftest import Metrix
 
 from metrix import MetrixError, MetrixWarning, __version__
+from tests.command_line import Metrix
 
 
 def test_help_is_instant_and_without_torch() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.cli.conftest import Metrix
+
+from tests.command_line import Metrix
 
 
 @pytest.fixture

@@ -4,12 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Metrix
 
-from metrix.errors import InvalidInput
-from metrix.experiments.demo import Contrast, demonstrate
 from metrix.train.presets import preset
-from metrix.train.watching import Watcher
+from tests.command_line import Metrix
 
 
 @pytest.fixture(autouse=True)
@@ -28,40 +25,3 @@ def test_both_sides_are_told(metrix: Metrix, tmp_path: Path) -> None:
     found = json.loads(read_again.out)
     assert len(found["measures"]["Recall@1"]["clean"]) == 2
     assert len(list((tmp_path / "demo" / "2-steps").iterdir())) == 4
-
-
-def test_goes_on_and_trains_nothing_twice(tmp_path: Path) -> None:
-    class Stop(Exception):  # noqa: N818 - an interruption
-        pass
-
-    begun: list[str] = []
-
-    def watcher_of(side: str, seed: int) -> Watcher:
-        class Noting(Watcher):
-            def begin(self, *_: object) -> None:
-                begun.append(f"{side} {seed}")
-                if begun == ["clean 0", "metrix 0"]:
-                    raise Stop
-
-        return Noting()
-
-    with pytest.raises(Stop):
-        demonstrate(tmp_path, seeds=2, steps=2, watcher_of=watcher_of)
-    demonstrate(tmp_path, seeds=2, steps=2, watcher_of=watcher_of)
-    assert begun == ["clean 0", "metrix 0", "metrix 0", "clean 1", "metrix 1"]
-    with pytest.raises(InvalidInput, match="other settings"):
-        demonstrate(tmp_path, seeds=2, steps=2, lr=0.5)
-
-
-def test_the_rule() -> None:
-    """|mean| > t(0.975, 2) · s / √3, by hand: t = 4.3027."""
-    close = Contrast("Recall@1", (50.0, 51.0, 52.0), (51.0, 53.0, 55.0))  # differences 1, 2, 3: s = 1
-    assert close.mean == 2.0
-    assert close.margin == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
-    assert not close.outside
-    clear = Contrast("Recall@1", (50.0, 51.0, 52.0), (53.0, 55.0, 57.0))  # 3, 4, 5
-    assert clear.outside
-    assert clear.better
-    worse = Contrast("alignment", (0.1, 0.1, 0.1), (0.2, 0.21, 0.19))
-    assert worse.outside
-    assert not worse.better

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Metrix
 
 from metrix.experiments import all_methods as field
 from metrix.experiments.methods import entries, listing
 from metrix.train.presets import preset
+from tests.command_line import Metrix
 
 
 def test_the_list_is_a_table_or_json(metrix: Metrix) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.conftest import Metrix
 
 from metrix.train import config
+from tests.command_line import Metrix
 
 SMALL = (
     "train", "glyphs-mini", "--backbone", "glyphs-cnn", "--dim", "8", "--batch-size", "12", "--per-class", "3",

@@ -35,9 +35,8 @@ SETTINGS = {
 
 
 @pytest.fixture(autouse=True)
-def _descent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _descent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.torch.optim, "AdamW", Descent)
-    monkeypatch.setenv("METRIX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture

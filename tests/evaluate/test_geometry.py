@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evaluate import literal
 
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, ShapeError
 from metrix.evaluate import Estimate, alignment, geometry, uniformity
+from tests.evaluate import literal
 
 
 def points(seed: int, n: int, d: int, dtype: Any = np.float64) -> np.ndarray:

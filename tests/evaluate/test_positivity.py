@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evaluate import literal
 from torch import Tensor
 
 from metrix import losses
 from metrix.errors import ChoiceError, InvalidInput, LabelError
 from metrix.evaluate import positivity
+from tests.evaluate import literal
 
 LAMS = np.linspace(0, 1, 11)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evaluate import literal
 
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, ShapeError
 from metrix.evaluate import ranks, recall_at_k, retrieval
+from tests.evaluate import literal
 
 KS = (1, 2, 4, 8, 500)
 

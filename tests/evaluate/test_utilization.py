@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evaluate import literal
 
 from metrix.errors import ChoiceError, EmbeddingError, InvalidInput, LabelError, ShapeError
 from metrix.evaluate import mixed_embeddings, utilization
+from tests.evaluate import literal
 
 
 def points(seed: int, n: int, d: int, dtype: Any = np.float64) -> np.ndarray:

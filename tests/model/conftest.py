@@ -13,12 +13,3 @@ def _seeded() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_rng_state(state)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """Networks this small are fastest on one thread; more wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

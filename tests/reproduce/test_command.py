@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from metrix.cli import app
+from tests.command_line import metrix
 
 TINY = ("--train-classes", 8, "--batch-size", 12, "--per-class", 3, "--max-steps", 2)
 MINI = ("--data", "glyphs-mini", *TINY)
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def metrix(*arguments: object) -> Ended:
-    """The command in this process; its workers are processes of their own."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["metrix", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
-        try:
-            app.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return Ended(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")

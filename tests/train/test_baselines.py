@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.test_crash import Sends, _same
 
 from metrix.train import Config, Interrupted, train
 from metrix.train.names import LOSSES
+from tests.train.test_crash import Sends, _same
 
 BASELINES = [name for name, entry in LOSSES.items() if not entry.takes_mixup]
 LEARNT = {"margin": "loss/beta", "soft-triple": "loss/centers"}

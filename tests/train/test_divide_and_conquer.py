@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.test_crash import Sends, _same
 from torch import Tensor, nn
 
 from metrix import Clean, Embedder, losses
@@ -21,6 +20,7 @@ from metrix.train import Config, Interrupted, train
 from metrix.train import divide_and_conquer as dividing
 from metrix.train.config import parsed
 from metrix.train.divide_and_conquer import DividedSampler, Slices, as_before
+from tests.train.test_crash import Sends, _same
 
 # 16 classes, of 1, 2, ... 16 images; images of a class are in clusters 0 and 1, or 2 and 3
 LABELS = np.random.default_rng(0).permutation([k for k in range(16) for _ in range(k + 1)])

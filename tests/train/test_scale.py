@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.test_loop import Recorder
 from torch import Tensor
 
 from metrix.errors import InvalidInput, MetrixWarning
 from metrix.train import Config, train
+from tests.train.test_loop import Recorder
 
 STEPS = {"frozen_bn": True, "max_steps": 1, "epochs": 1, "holdout": 0.0}
 

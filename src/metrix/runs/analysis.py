@@ -14,18 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metrix import data, evaluate
-from metrix.core.factors import choose, draw
 from metrix.core.closed_form import Interpolated
+from metrix.core.factors import choose, draw
 from metrix.core.loss import Loss
-from metrix.core.pml import generic_form
 from metrix.core.mixup import MIXUP_TYPES, mixture_of_features, mixture_of_inputs
+from metrix.core.pml import generic_form
 from metrix.errors import InvalidInput, one_of
 from metrix.evaluate import Estimate, Positivity
+from metrix.runs.embedding import TrainedModel, unreported
 from metrix.runs.evaluation import Examples, examples_of_run
+from metrix.train.batches import Report
 from metrix.train.build import build_loss
 from metrix.train.config import Config, LossChoice
-from metrix.runs.embedding import TrainedModel, unreported
-from metrix.train.batches import Report
 
 LAMS = (0.0, 0.01, *(n / 20 for n in range(1, 20)), 0.99, 1.0)  # eq. prob is steep at the ends
 PAIRS_EXACT = 500_000_000  # uniformity: 31,000 examples; past it a sample of pairs is drawn

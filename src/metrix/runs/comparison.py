@@ -9,10 +9,10 @@ from typing import Any
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Comparison
-from metrix.runs.evaluation import Evaluation, evaluation, examples_of_run
-from metrix.train.config import Config, sections
 from metrix.runs.embedding import TrainedModel, unreported
+from metrix.runs.evaluation import Evaluation, evaluation, examples_of_run
 from metrix.train.batches import Report
+from metrix.train.config import Config, sections
 
 
 @dataclass(frozen=True, eq=False)

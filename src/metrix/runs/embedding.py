@@ -26,9 +26,9 @@ from metrix.data import Dataset, Part
 from metrix.errors import InvalidInput, MetrixWarning, one_of
 from metrix.model import Embedder
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE, write_whole
+from metrix.train.batches import Report, opened_data, training_part, views_for
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, opened
-from metrix.train.batches import Report, opened_data, training_part, views_for
 
 BLOCK = 256  # images embedded at a time, and rows of a file
 PARTS = ("test", "train", "all")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Retrieval
-from metrix.runs.reading import read_embeddings, read_labels
 from metrix.runs.embedding import Embedded, TrainedModel, write_or_explain
+from metrix.runs.reading import read_embeddings, read_labels
 from metrix.train.measuring import KS, KS_LARGE
 
 FORMAT = 1

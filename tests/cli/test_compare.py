@@ -47,15 +47,15 @@ def test_a_run_does_not_differ_from_itself(metrix: Any, run: Path) -> None:
     assert not any(d["significant"] for d in found["differences"].values())
 
 
-def test_different_test_images_are_refused(refused: Any, run: Path, workspace: Path, metrix: Any) -> None:
+def test_different_test_images_are_refused(refused: Any, run: Path, tmp_path: Path, metrix: Any) -> None:
     import shutil
 
     from metrix.train.run_folder import RunFolder
 
-    copy = workspace / "elsewhere"
+    copy = tmp_path / "elsewhere"
     shutil.copytree(run, copy)
     folder = RunFolder(copy)
     folder.write_text("config.yaml", folder.config.with_values({"split_seed": 5}).to_yaml())
     refused("compare", run, copy, words=("different test images", "--data"))
     refused("compare", run, words=("two or more",))
-    refused("compare", run, workspace / "none", words=("is no run",))
+    refused("compare", run, tmp_path / "none", words=("is no run",))

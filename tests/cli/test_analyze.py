@@ -85,16 +85,16 @@ def test_the_same_curves_give_the_same_files(metrix: Any, run: Path, tmp_path: P
         assert first == second
 
 
-def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, workspace: Path, tmp_path: Path) -> None:
+def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, tmp_path: Path) -> None:
     from metrix import Embedder
     from metrix.runs.embedding import TrainedModel
-    from tests.cli_evaluate.conftest import trained
+    from tests.trained_runs import train_tiny
 
-    still = trained(workspace / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4)
+    still = train_tiny(tmp_path / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4)
     made = dict(TrainedModel(still, initial=True).embedder.named_parameters())
     for name, parameter in Embedder.load(still).named_parameters():
         torch.testing.assert_close(made[name].cpu(), parameter)
-    first = metrix("analyze", "positivity", still, "--initial", "--json", "-o", tmp_path).json
+    first = metrix("analyze", "positivity", still, "--initial", "--json", "-o", tmp_path / "out").json
     assert first["initial"] is True
     assert (still / "embeddings" / "train-initial.safetensors").is_file()
     assert not (still / "embeddings" / "train.safetensors").exists()
@@ -121,53 +121,6 @@ def test_utilization_falls_with_mixed_examples_of_any_kind(metrix: Any, run: Pat
         assert found["counts"][name] == 2 * len(x)
     assert len({value["value"] for value in found["mixed"].values()}) == 3  # three ways to mix
     assert json.loads((run / "analysis" / "utilization.json").read_text()) == found
-
-
-@pytest.mark.parametrize("pool", ["avg", "avg+max"])
-def test_mixed_examples_by_the_model_are_the_definition(pool: str) -> None:
-    from metrix import Embedder, data
-    from metrix.runs.analysis import mixed_by_network
-
-    network = Embedder("glyphs-cnn", 16, pool).eval()
-    images, _ = data.open("glyphs-mini").train.with_transform(data.GlyphTransform.still()).batch(range(6))
-    i, j = torch.tensor([0, 4, 2]), torch.tensor([3, 1, 5])
-    lam = torch.tensor([0.2, 0.9, 0.5])
-    found = {mixup: mixed_by_network(network, mixup, images, i, j, lam) for mixup in ("input", "feature")}
-    with torch.no_grad():
-        for n in range(3):
-            a, b, share = images[i[n]], images[j[n]], float(lam[n])
-            by_input = network((share * a + (1 - share) * b)[None])[0]
-            z = share * network.features(a[None]) + (1 - share) * network.features(b[None])
-            np.testing.assert_allclose(found["input"][n], by_input.numpy(), atol=1e-5)
-            np.testing.assert_allclose(found["feature"][n], network.head(z)[0].numpy(), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["pos-neg", "anc-neg", "pos-pos", "neg-neg"])
-def test_every_anchor_of_a_batch_has_one_pair_of_the_kind(kind: str) -> None:
-    from metrix.runs.analysis import pairs_of_batch
-
-    labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    i, j = pairs_of_batch(labels, kind, torch.Generator().manual_seed(0))
-    anchors = torch.arange(6) if kind in ("anc-neg", "neg-neg") else torch.arange(5)  # the last is alone
-    assert len(i) == len(anchors)
-    for side, chosen in zip(kind.split("-"), (i, j), strict=True):
-        if side == "anc":
-            assert torch.equal(chosen, anchors)
-        else:
-            assert torch.equal(labels[chosen] == labels[anchors], torch.full((len(anchors),), side == "pos"))
-            assert not (chosen == anchors).any()
-
-
-def test_batches_hold_every_example_once_with_company() -> None:
-    from metrix.runs.analysis import batches_by_class
-
-    labels = torch.tensor([k for k in range(9) for _ in range(2 + k)])
-    batches = batches_by_class(labels, 12, 2, torch.Generator().manual_seed(1))
-    assert sorted(n for batch in batches for n in batch) == list(range(len(labels)))
-    for batch in batches:
-        classes, counts = labels[batch].unique(return_counts=True)
-        assert len(classes) > 1
-        assert int(counts.min()) > 1
 
 
 def test_utilization_of_embeddings_from_anywhere(metrix: Any, tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Tiny training runs on glyphs-mini, trained once and shared by all processes of a test session."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+# small enough for a step in milliseconds
+SMALL: dict[str, Any] = {
+    "data": "glyphs-mini",
+    "backbone": "glyphs-cnn",
+    "dim": 8,
+    "batch_size": 12,
+    "per_class": 3,
+    "train_classes": 8,
+    "epochs": 2,
+    "checkpoint_steps": 2,
+    "lr": 1e-3,
+    "mixup": ["embed"],
+    "max_steps": 12,  # an epoch and a half
+}
+
+
+def train_tiny(folder: Path, **values: Any) -> Path:
+    """Train the preset for glyphs for a few steps into `folder`, and return it."""
+    from metrix.train import train
+    from metrix.train.presets import preset
+
+    settings = {"data": "glyphs-mini", "mixup": ("embed",), "lam_per": "pair", "max_steps": 20, "pool": "avg", **values}
+    return train(preset("glyphs").with_values(settings), folder).path
+
+
+def own_copy(shared: Path, own: Path, name: str, **values: Any) -> Path:
+    """A run that the first process to ask for it trains under `shared`, copied to `own` to be written to at will."""
+    with FileLock(shared / f"{name}.lock"):
+        if not (shared / name / "results.json").exists():
+            train_tiny(shared / name, **values)
+    return Path(shutil.copytree(shared / name, own / name))
