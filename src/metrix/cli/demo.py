@@ -55,9 +55,9 @@ def _print(found: Demonstration) -> None:
     for heading in ("", "clean", f"Metrix ({mixup})", "difference", "outside?"):
         table.add_column(heading, justify="right" if heading else "left")
     for contrast in found.contrasts:
-        more, unit = MEASURES[contrast.measure]
-        name = f"{contrast.measure}{' ' + unit if unit else ''} {'↑' if more else '↓'}"
-        digits = 1 if unit == "%" else 3
+        metric = MEASURES[contrast.measure]
+        name = f"{contrast.measure}{' ' + metric.unit if metric.unit else ''} {'↑' if metric.higher_is_better else '↓'}"
+        digits = 1 if metric.unit == "%" else 3
         sides = (_spread(values, digits) for values in (contrast.clean, contrast.metrix))
         difference = f"{contrast.mean:+.{digits}f} ± {contrast.margin:.{digits}f}"
         table.add_row(name, *sides, difference, _verdict(contrast))

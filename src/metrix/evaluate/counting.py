@@ -5,11 +5,14 @@ Importing this module imports numba: do so inside the function that calls a kern
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from metrix.evaluate.rank_metrics import RankMetric
 
 compiled = numba.njit(nogil=True, cache=True)
 # A float64 dot product may be summed in any order; nothing else about the arithmetic is relaxed.
@@ -145,41 +148,24 @@ def count_negatives(
 
 
 @compiled
-def measure(
-    counts: NDArray[np.int64],
-    offsets: NDArray[np.intp],
-    relevant: NDArray[np.intp],
-    ks: NDArray[np.int64],
-    out: NDArray[np.float64],
-) -> None:
-    """Fill a row of measures per query: recall, precision and AP at each k, then MAP@R, R-precision, AP.
+def ranks_of_positives(counts: NDArray[np.int64], offsets: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The ranks of each query's positives in ascending order, from the number of negatives before each.
 
-    The j-th positive found has rank r_j = counts_j + j, with counts ascending and j from 1.
-    `relevant` is R, all positives of the query, found or not.
+    The j-th positive of a query has rank r_j = counts_j + j, with the counts ascending and j from 1.
     """
-    for q in range(len(out)):
+    ranks = np.empty(len(counts), dtype=np.int64)
+    for q in range(len(offsets) - 1):
         found = np.sort(counts[offsets[q] : offsets[q + 1]])
-        R = relevant[q]
-        for column in range(len(ks) + 2):
-            # The last two columns are cut at R and not cut at all.
-            k = ks[column] if column < len(ks) else (R if column == len(ks) else NEVER)
-            hits, average = 0, 0.0
-            for j in range(len(found)):
-                rank = found[j] + j + 1
-                if rank > k:
-                    break
-                hits += 1
-                average += hits / rank
-            average /= min(k, R)
-            if column < len(ks):
-                out[q, 3 * column] = 1.0 if hits > 0 else 0.0
-                out[q, 3 * column + 1] = hits / k
-                out[q, 3 * column + 2] = average
-            elif column == len(ks):
-                out[q, 3 * column] = average
-                out[q, 3 * column + 1] = hits / R
-            else:
-                out[q, 3 * column - 1] = average
+        for j in range(len(found)):
+            ranks[offsets[q] + j] = found[j] + j + 1
+    return ranks
+
+
+@cache
+def compile_metric(function: RankMetric) -> RankMetric:
+    """A function of `metrix.evaluate.rank_metrics`, compiled once per process and kept on disk between processes."""
+    fast: RankMetric = compiled(function)
+    return fast
 
 
 @compiled

@@ -1,22 +1,16 @@
-"""Retrieval measures: does a query find its class?
+"""Retrieval metrics: does a query find its class?
 
-With r_1 < r_2 < ... the ranks of the R gallery examples of the query's class, itself left out:
+Each metric of `metrix.evaluate.metrics` is computed for every query from the ranks of the gallery examples of its
+class (`metrix.evaluate.rank_metrics` has the definitions) and averaged over the queries.
 
-    recall@K     1 if r_1 <= K else 0                           as the paper defines it
-    precision@K  #{j : r_j <= K} / K
-    map@K        sum_{r_j <= K} (j / r_j) / min(K, R)
-    map@r        map@K at K = R                                 MAP@R
-    r_precision  precision@K at K = R
-    map          map@K at K = all                               mean average precision
-
-each averaged over the queries. Similarity is the cosine. Equal similarities rank in the order of the
-rows, lower row number first. A query is left out of its own gallery by its row number, so a copy of it
-under another row number stays and counts. K may exceed the gallery: nothing more is found there.
+Similarity is the cosine. Equal similarities rank in the order of the rows, lower row number first. A query is left out
+of its own gallery by its row number, so a copy of it in another row stays and counts. A cut-off K may exceed the size
+of the gallery: nothing more is found there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +21,8 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput, LabelError, ShapeError
 from metrix.evaluate.approximate import Searcher, neighbours_before
 from metrix.evaluate.bootstrap import check_bootstrap, intervals, numpy_generator
-from metrix.evaluate.ranks import Task, negatives_before
+from metrix.evaluate.metrics import Metric, retrieval_metrics
+from metrix.evaluate.ranks import Counts, Task, negatives_before
 from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
 
 if TYPE_CHECKING:
@@ -205,17 +200,18 @@ def retrieval(
     wanted = _answerable(task)
     rng = numpy_generator(generator)
 
-    names = [f"{measure}@{k}" for k in chosen for measure in ("recall", "precision", "map")]
-    names += ["map@r", "r_precision", "map"]
+    columns = _columns(chosen, whole_ranking=searcher is None)
     search_loss, sampled = None, 0
     if searcher is None:
-        values = _exact(task, wanted, chosen)
+        values = _measure(task, wanted, columns, negatives_before(task, wanted))
     else:
-        values = _approximate(task, wanted, chosen, searcher)
+        values = _measure(task, wanted, columns, neighbours_before(task, wanted, max(chosen), searcher))
         sample = np.sort(rng.choice(len(wanted), size=min(loss_sample, len(wanted)), replace=False))
-        lost = (_exact(task, wanted[sample], chosen)[:, :-1] - values[sample]).mean(axis=0)
-        names, sampled = names[:-1], len(sample)
-        search_loss = {name: float(lost[m]) for m, name in enumerate(names)}
+        exact = _measure(task, wanted[sample], columns, negatives_before(task, wanted[sample]))
+        lost = (exact - values[sample]).mean(axis=0)
+        search_loss = {column.key: float(lost[m]) for m, column in enumerate(columns)}
+        sampled = len(sample)
+    names = [column.key for column in columns]
     bounds = intervals(values, resamples, confidence, rng) if resamples else np.empty((0, 2))
     return Retrieval(
         ks=chosen,
@@ -231,31 +227,40 @@ def retrieval(
     )
 
 
-def _exact(task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...]) -> NDArray[np.float64]:
-    """The measures (wanted, 3 |ks| + 3), in the order of `wanted`."""
-    from metrix.evaluate.counting import measure
+class _Column(NamedTuple):
+    """A metric at one cut-off."""
 
-    return _measured(task, wanted, ks, negatives_before(task, wanted), measure)
-
-
-def _approximate(task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...], searcher: Searcher) -> NDArray[np.float64]:
-    """The same without the last column: mAP needs the whole ranking."""
-    from metrix.evaluate.counting import measure
-
-    return _measured(task, wanted, ks, neighbours_before(task, wanted, max(ks), searcher), measure)[:, :-1]
+    key: str
+    metric: Metric
+    k: int | None  # None: the cut-off depends on the query, or there is none
 
 
-def _measured(
-    task: Task, wanted: NDArray[np.intp], ks: tuple[int, ...], blocks: Any, measure: Any
+def _columns(ks: tuple[int, ...], whole_ranking: bool) -> list[_Column]:
+    """What is computed; a search that returns only the nearest cannot give metrics of the whole ranking."""
+    metrics = retrieval_metrics()
+    at_k = [_Column(metric.key_at(k), metric, k) for k in ks for metric in metrics if metric.at_k]
+    others = [metric for metric in metrics if not metric.at_k and (whole_ranking or metric.cutoff != "none")]
+    return [*at_k, *(_Column(metric.key, metric, None) for metric in others)]
+
+
+def _measure(
+    task: Task, wanted: NDArray[np.intp], columns: Sequence[_Column], blocks: Iterable[Counts]
 ) -> NDArray[np.float64]:
+    """The values (wanted, columns), in the order of `wanted`."""
+    from metrix.evaluate.counting import NEVER, compile_metric, ranks_of_positives
+
     place = np.empty(len(task.queries), dtype=np.intp)
     place[wanted] = np.arange(len(wanted))
-    relevant = task.relevant
-    values = np.empty((len(wanted), 3 * len(ks) + 3))
+    values = np.empty((len(wanted), len(columns)))
+    relevant_of_all = task.relevant
     for block in blocks:
-        part = np.empty((len(block.rows), values.shape[1]))
-        measure(block.before, block.offsets, relevant[block.rows], np.array(ks, dtype=np.int64), part)
-        values[place[block.rows]] = part
+        ranks, relevant = ranks_of_positives(block.before, block.offsets), relevant_of_all[block.rows]
+        cutoffs = {"R": relevant, "none": np.full_like(relevant, NEVER)}
+        found = np.empty((len(columns), len(block.rows)))
+        for c, (_, metric, k) in enumerate(columns):
+            cutoff = np.full_like(relevant, k) if k is not None else cutoffs[str(metric.cutoff)]
+            compile_metric(metric.function)(ranks, block.offsets, relevant, cutoff, found[c])
+        values[place[block.rows]] = found.T
     return values
 
 

@@ -19,6 +19,7 @@ import torch
 
 from metrix import evaluate
 from metrix.errors import InvalidInput
+from metrix.evaluate.metrics import find_metric, metric_name
 from metrix.experiments.train_once import finished
 from metrix.model import Embedder
 from metrix.train.batches import Images, opened_data, training_part
@@ -29,12 +30,9 @@ from metrix.train.watching import Watcher
 
 SIDES = ("clean", "metrix")
 KS = (1, 2, 4)
-# measure: whether more is better, unit
 MEASURES = {
-    **{f"Recall@{k}": (True, "%") for k in KS},
-    "alignment": (False, ""),
-    "uniformity": (False, ""),
-    "utilization": (False, ""),
+    metric_name(key): find_metric(key)
+    for key in (*(f"recall@{k}" for k in KS), "alignment", "uniformity", "utilization")
 }
 _FILE = "demonstration.json"
 
@@ -73,7 +71,7 @@ class Contrast:
     @property
     def better(self) -> bool:
         """Whether the difference is to the good."""
-        return (self.mean > 0) == MEASURES[self.measure][0]
+        return (self.mean > 0) == MEASURES[self.measure].higher_is_better
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

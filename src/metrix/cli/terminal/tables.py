@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from metrix.evaluate import Estimate
-from metrix.evaluate.metrics import measure_name, ordered
+from metrix.evaluate.metrics import METRICS, find_metric, metric_name, sort_keys
 from metrix.runs.comparison import Compared, setting
 from metrix.runs.evaluation import Evaluation
 
@@ -24,8 +24,8 @@ def evaluation_table(result: Evaluation) -> Table:
         table.add_column(f"{100 * retrieval.confidence:g} % interval", justify="right")
     if retrieval.search_loss is not None:
         table.add_column("lost by the search", justify="right")
-    for name in ordered(retrieval.means):
-        row = [measure_name(name), f"{100 * retrieval.means[name]:.2f}"]
+    for name in sort_keys(retrieval.means):
+        row = [metric_name(name), f"{100 * retrieval.means[name]:.2f}"]
         if intervals:
             low, high = intervals[name]
             row.append(f"{100 * low:.2f} to {100 * high:.2f}")
@@ -34,8 +34,10 @@ def evaluation_table(result: Evaluation) -> Table:
         table.add_row(*row)
     if result.clustering is not None:
         table.add_section()
-        table.add_row("NMI", f"{100 * result.clustering.nmi:.2f}")
-        table.add_row("AMI", f"{100 * result.clustering.ami:.2f}")
+        found = result.clustering.to_dict()
+        for metric in METRICS:
+            if metric.key in found:
+                table.add_row(metric.name, f"{100 * found[metric.key]:.2f}")
     return table
 
 
@@ -63,11 +65,11 @@ def comparison_tables(result: Compared) -> list[Table]:
             settings.add_row(key, *(setting(value) for value in values))
         tables.append(settings)
     first = result.evaluations[0].retrieval
-    names = [*(f"recall@{k}" for k in first.ks), "map@r"]
+    names = [*(find_metric("recall@1").key_at(k) for k in first.ks), find_metric("map@r").key]
     measures = Table(title=f"{first.queries:,} queries in a gallery of {first.gallery_size:,}, %")
     measures.add_column("run", overflow="fold")
     for name in names:
-        measures.add_column(measure_name(name), justify="right")
+        measures.add_column(metric_name(name), justify="right")
     for run, one in zip(result.runs, result.evaluations, strict=True):
         measures.add_row(run, *(f"{100 * one.retrieval.means[name]:.2f}" for name in names))
     tables.append(measures)
@@ -87,7 +89,7 @@ def comparison_tables(result: Compared) -> list[Table]:
             d = comparison[name]
             differences.add_row(
                 run if n == 0 else "",
-                measure_name(name),
+                metric_name(name),
                 f"{100 * d.difference:+.2f}{' *' if d.significant else '  '}",
                 f"{100 * d.low:+.2f} to {100 * d.high:+.2f}",
                 f"{d.p_value:.3f}",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from metrix import evaluate
 from metrix.evaluate import Comparison
-from metrix.evaluate.metrics import measure_name
+from metrix.evaluate.metrics import find_metric, metric_name, retrieval_metrics, sort_keys
 from metrix.report.page import Block, Cell, Column, Section, Table, Text, Tile, Tiles, Value
 from metrix.report.reported_runs import Measured, Subject, comparable, measured
 from metrix.report.sections import missing, reasons
@@ -53,7 +53,7 @@ def _tile(one: Measured) -> Tile:
     name = "recall@1" if "recall@1" in found.means else next(iter(found.means))
     interval = found.intervals.get(name)
     detail = "" if interval is None else f"{100 * found.confidence:g} %: {_points(interval)}"
-    return Tile(f"{measure_name(name)}, {one.name}", f"{100 * found.means[name]:.1f} %", detail)
+    return Tile(f"{metric_name(name)}, {one.name}", f"{100 * found.means[name]:.1f} %", detail)
 
 
 def _points(interval: tuple[float, float]) -> str:
@@ -62,7 +62,7 @@ def _points(interval: tuple[float, float]) -> str:
 
 def _said(name: str, baseline: str, comparison: Comparison) -> str:
     measure = "recall@1" if "recall@1" in comparison.differences else next(iter(comparison.differences))
-    found, title = comparison[measure], measure_name(measure)
+    found, title = comparison[measure], metric_name(measure)
     points, low, high = 100 * found.difference, 100 * found.low, 100 * found.high
     if points == 0:
         return f"{title} of {name} is the same as that of {baseline}."
@@ -84,20 +84,22 @@ def measures_section(subjects: Sequence[Subject], differences: Differences) -> S
     return Section("Measures", [*blocks, *missing(subjects)])
 
 
-def _recall_at_end(subject: Subject) -> dict[str, float]:
-    """Recall@K as the run itself measured it when it was finished."""
+def _recall_at_end(subject: Subject) -> dict[int, float]:
+    """Recall@K by K, as the run itself measured it when training ended."""
     recall = ((subject.results or {}).get("test") or {}).get("recall") or {}
-    return {f"recall@{k}": float(value) for k, value in recall.items()}
+    return {int(k): float(value) for k, value in recall.items()}
 
 
 def _table(subjects: Sequence[Subject]) -> Table:
     found = [one.retrieval for one in measured(subjects)]
-    names = {name for one in found for name in one.means if name.startswith("recall@")}
-    names |= {name for subject in subjects if subject.measured is None for name in _recall_at_end(subject)}
-    shown = sorted(names, key=lambda name: int(name.partition("@")[2])) + (["map@r", "r_precision"] if found else [])
+    ks = {k for one in found for k in one.ks}
+    ks |= {k for subject in subjects if subject.measured is None for k in _recall_at_end(subject)}
+    reported = [metric for metric in retrieval_metrics() if metric.in_reports]
+    shown = [metric.key_at(k) for metric in reported if metric.at_k for k in sorted(ks)]
+    shown += [metric.key for metric in reported if not metric.at_k and found]
     one_dataset = len(comparable(subjects)) == 1 and len(found) == len(subjects)
     columns = [Column("run"), Column("queries"), Column("gallery")]
-    columns += [Column(measure_name(name), best="max" if one_dataset else None) for name in shown]
+    columns += [Column(metric_name(name), best=_best(name) if one_dataset else None) for name in shown]
     notes = []
     if any(one.intervals for one in found):
         notes.append(f"Below each number, its {100 * found[0].confidence:g} % bootstrap interval over the queries.")
@@ -113,9 +115,13 @@ def _table(subjects: Sequence[Subject]) -> Table:
     return Table(columns, rows, "Retrieval of unseen classes, %", notes, "measures")
 
 
+def _best(key: str) -> Literal["max", "min"]:
+    return "max" if find_metric(key).higher_is_better else "min"
+
+
 def _row(subject: Subject, names: Sequence[str]) -> list[Cell]:
     if subject.measured is None:
-        at_end = _recall_at_end(subject)
+        at_end = {find_metric("recall@1").key_at(k): value for k, value in _recall_at_end(subject).items()}
         cells = [Value(100 * at_end[name], mark="†") if name in at_end else None for name in names]
         return [subject.name, None, None, *cells]
     found = subject.measured.retrieval
@@ -130,7 +136,7 @@ def _percent(value: float, interval: tuple[float, float] | None) -> Value:
 
 def _differences(differences: Differences) -> Table:
     measures = next(iter(differences.values()))[1].differences
-    names = [name for name in measures if name.startswith("recall@") or name in ("map@r", "r_precision")]
+    names = sort_keys(name for name in measures if find_metric(name).in_reports)
     rows: list[list[Cell]] = []
     for name, (baseline, comparison) in differences.items():
         row: list[Cell] = [f"{name} − {baseline}"]
@@ -145,7 +151,11 @@ def _differences(differences: Differences) -> Table:
         rows.append([*row, None if first is None else Value(first.p_value, digits=3)])
     confidence = f"{100 * next(iter(differences.values()))[1].confidence:g} %"
     notes = [f"Below each, the {confidence} interval of a paired bootstrap over the queries; * leaves out zero."]
-    columns = [Column("difference"), *(Column(measure_name(n)) for n in names), Column("p of Recall@1")]
+    columns = [
+        Column("difference"),
+        *(Column(metric_name(n)) for n in names),
+        Column(f"p of {metric_name('recall@1')}"),
+    ]
     return Table(columns, rows, "Differences, in points", notes, "differences")
 
 
