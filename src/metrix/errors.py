@@ -1,7 +1,7 @@
-"""Every error that metrix raises on purpose.
+"""The exceptions of metrix, and the checks and messages that every layer shares.
 
 MetrixError
-└── InvalidInput          also a ValueError: what was given, what is accepted
+└── InvalidInput          also a ValueError: the message says what was expected and what was given
     ├── ShapeError        tensors whose shapes disagree
     ├── LabelError        labels of the wrong kind or out of the proxies' range
     ├── EmbeddingError    NaN, infinite or zero-norm embeddings
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class MetrixError(Exception):
-    """Base of all errors of metrix."""
+    """Base class of all exceptions of metrix."""
 
 
 class InvalidInput(MetrixError, ValueError):  # noqa: N818 - reads as a statement
-    """What was given cannot be used; the message says what is accepted."""
+    """An argument that cannot be used; the message says what was expected and what was given."""
 
 
 class ShapeError(InvalidInput):
@@ -37,11 +38,11 @@ class EmbeddingError(InvalidInput):
 
 
 class ChoiceError(InvalidInput):
-    """A name that is not among the known ones."""
+    """An unknown name, such as that of a loss; the message suggests the nearest known one."""
 
 
 class ModelError(InvalidInput):
-    """A model that does not offer what mixup needs."""
+    """A model without `features` and `head`, or one that cannot be split, loaded or saved."""
 
 
 class DataError(InvalidInput):
@@ -49,16 +50,34 @@ class DataError(InvalidInput):
 
 
 class MetrixWarning(UserWarning):
-    """Something was left out that the caller may have wanted."""
+    """Something was skipped that the caller may have wanted."""
 
 
-def one_of(what: str, given: object, known: Iterable[str]) -> ChoiceError:
-    """The error for an unknown name: what was given, what is accepted, the nearest.
+def unknown_choice(what: str, given: object, known: Iterable[str]) -> ChoiceError:
+    """The error to raise for an unknown name; it suggests the nearest known one and lists them all.
 
-    >>> str(one_of("pairs", "pos-ned", ["pos-neg", "anc-neg"]))
-    "unknown pairs 'pos-ned'; did you mean 'pos-neg'? accepted: 'pos-neg', 'anc-neg'"
+    >>> str(unknown_choice("pairs", "pos-ned", ["pos-neg", "anc-neg"]))
+    "unknown pairs 'pos-ned'; did you mean 'pos-neg'? expected one of: 'pos-neg', 'anc-neg'"
     """
     names = list(known)
     near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
-    return ChoiceError(f"unknown {what} {given!r}{hint} accepted: {', '.join(map(repr, names))}")
+    return ChoiceError(f"unknown {what} {given!r}{hint} expected one of: {', '.join(map(repr, names))}")
+
+
+def check_integer(name: str, value: object, least: int) -> int:
+    """The integer that was given as `value`.
+
+    Raises:
+        InvalidInput: if it is not an integer (a bool is not one here, a NumPy integer is) or less than `least`.
+
+    >>> check_integer("micro_batch", 8, least=1)
+    8
+    >>> check_integer("micro_batch", 0, least=1)
+    Traceback (most recent call last):
+    ...
+    metrix.errors.InvalidInput: micro_batch: expected an integer ≥ 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InvalidInput(f"{name}: expected an integer ≥ {least}, got {value!r}")
+    return int(value)

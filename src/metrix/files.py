@@ -1,57 +1,77 @@
-"""Where generated files are kept, and how they are written: whole or not at all."""
+"""Files that metrix generates: where they are cached, atomic writes, and locks between processes."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import tempfile
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 
 def cache_folder() -> Path:
-    """The folder of generated files: `METRIX_CACHE`, else `metrix` in the user's cache folder."""
+    """The folder of cached files: the variable `METRIX_CACHE` if it is set, else the user's cache folder.
+
+    The user's cache folder is the platform's: `~/.cache/metrix` on Linux (or `$XDG_CACHE_HOME/metrix`),
+    `~/Library/Caches/metrix` on macOS, `%LOCALAPPDATA%\\metrix\\Cache` on Windows. It may not exist yet.
+    """
     if own := os.environ.get("METRIX_CACHE"):
         return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "metrix"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("metrix", appauthor=False)
 
 
-@contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when the block ends well.
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file such that it appears under its name complete, or not at all.
 
-    >>> with atomic_file(Path("index.json")) as file:  # doctest: +SKIP
-    ...     file.write(b"{}")
+    A reader, or a crash at any moment, finds the previous content or the new one, never a part. The file gets
+    the permissions of any new file (the umask decides).
+
+    Args:
+        path: the file to write; its folder must exist.
+        write: called with a temporary path in the same folder, which it must create and fill.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> write_atomically(folder / "a.bin", lambda temporary: temporary.write_bytes(b"abc"))
+    >>> [file.name for file in folder.iterdir()]
+    ['a.bin']
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
+        write(temporary)
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, content: object, indent: int | None = 2) -> None:
+    """Write a JSON file in UTF-8, atomically; `indent=None` puts everything on one line."""
+    write_text(path, json.dumps(content, indent=indent, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Hold a lock file, so that of several processes one builds and the others wait for it.
+def lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file while the block runs; other processes wait at the same lock.
 
-    The lock ends with the process, also when it is killed. Where the system has no file locks, nothing
-    is held: the atomic rename still keeps the result whole.
+    The operating system releases the lock when the process ends, also when it is killed. The (empty) lock file
+    stays, and its folder is created if necessary.
+
+    >>> import tempfile
+    >>> with lock(Path(tempfile.mkdtemp()) / "images.lock"):
+    ...     pass  # at most one process at a time is here
     """
+    from filelock import FileLock
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(path, "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(path):
         yield

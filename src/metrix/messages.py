@@ -1,22 +1,25 @@
-"""Lists in messages: the first few, then how many more."""
+"""Wording that several messages share: lists cut short, and numbers with their noun."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 
-def some(names: Sequence[object], limit: int = 5) -> str:
-    """The first names and how many are left.
+def first_few(names: Iterable[object], limit: int = 5) -> str:
+    """The first `limit` names, separated by commas, and how many follow.
 
-    >>> some(["a", "b", "c"], limit=2)
+    >>> first_few(["a", "b", "c"], limit=2)
     'a, b and 1 more'
+    >>> first_few(range(3))
+    '0, 1, 2'
     """
-    shown = ", ".join(str(name) for name in names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+    listed = [str(name) for name in names]
+    shown = ", ".join(listed[:limit])
+    return shown if len(listed) <= limit else f"{shown} and {len(listed) - limit:,} more"
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun.
+    """A number with its noun, in the plural unless it is 1.
 
     >>> count(1, "image"), count(3, "image"), count(2, "class")
     ('1 image', '3 images', '2 classes')

@@ -130,7 +130,7 @@ def test_a_backward_pass_can_be_repeated():
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
 def test_the_size_of_a_piece_is_a_whole_number(size):
-    with pytest.raises(ValueError, match="accepted is a whole number"):
+    with pytest.raises(ValueError, match="expected an integer"):
         MicroBatched(Network(MLP()), size)
 
 

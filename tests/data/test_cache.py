@@ -16,7 +16,6 @@ from PIL import Image
 from metrix import data
 from metrix.data import cache as caching
 from metrix.errors import DataError
-from metrix.files import atomic_file
 
 
 @pytest.fixture
@@ -151,23 +150,3 @@ def test_the_estimate_is_near_the_real_size(jpegs: Path, own_cache: Path) -> Non
     dataset = data.open(jpegs, cache="disk", short_side=40)
     real = (only_cache(own_cache) / "pixels.raw").stat().st_size
     assert abs(caching._estimate(dataset.catalogue, 40) / real - 1) < 0.05
-
-
-def test_atomic_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "file"
-    with atomic_file(path) as file:
-        file.write(b"old")
-    with pytest.raises(TypeError), atomic_file(path) as file:
-        file.writelines([b"new", "not bytes"])  # type: ignore[list-item]
-    assert path.read_bytes() == b"old"
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("METRIX_CACHE", str(tmp_path / "own"))
-    assert data.cache_folder() == tmp_path / "own"
-    monkeypatch.delenv("METRIX_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert data.cache_folder() == tmp_path / "xdg" / "metrix"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert data.cache_folder() == Path.home() / ".cache" / "metrix"

@@ -100,7 +100,7 @@ def test_a_series_is_trained_once(small: Config, tmp_path: Path, monkeypatch: py
     assert again == found
     plain = found.to_dict()
     assert plain["rows"][0]["above_pixels"] == (found.rows[0].mean > found.pixels)
-    with pytest.raises(InvalidInput, match="seeds=0"):
+    with pytest.raises(InvalidInput, match="seeds: expected an integer ≥ 1, got 0"):
         train_field(tmp_path, seeds=0)
 
 

@@ -187,7 +187,7 @@ def test_images_of_two_sizes_of_activations(tmp_path: Path) -> None:
 def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(ChoiceError, match="dtype of activations 'float61'; did you mean 'float16'"):
         ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=plain, dtype="float61")
-    with pytest.raises(InvalidInput, match="views is 0"):
+    with pytest.raises(InvalidInput, match="views: expected an integer ≥ 1, got 0"):
         ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=plain, views=0)
 
 

@@ -166,7 +166,7 @@ def test_a_backbone_with_several_outputs() -> None:
 
 @pytest.mark.parametrize("dim", [0, -1, 1.5, True])
 def test_dim_must_be_a_positive_whole_number(dim: int) -> None:
-    with pytest.raises(InvalidInput, match="dim is"):
+    with pytest.raises(InvalidInput, match="dim: expected an integer ≥ 1, got"):
         Embedder("glyphs-cnn", dim=dim)
 
 

@@ -115,7 +115,7 @@ def test_statistics_move_without_frozen_batch_norm() -> None:
 
 
 def test_unknown_stage_names_the_stages() -> None:
-    with pytest.raises(ChoiceError, match=r"'layer9'; did you mean 'layer\d'\? accepted: 'stem', .*'all'"):
+    with pytest.raises(ChoiceError, match=r"'layer9'; did you mean 'layer\d'\? expected one of: 'stem', .*'all'"):
         Embedder("resnet10t", freeze_to="layer9")
 
 

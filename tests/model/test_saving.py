@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from metrix.errors import ModelError
-from metrix.model import Embedder, saving
+from metrix.model import Embedder
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_interrupted_save_leaves_the_model_before(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving.os, "fsync", interrupted)
+        patch.setattr("os.fsync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             second.save(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]

@@ -135,7 +135,7 @@ def test_a_memory_without_a_place_is_an_error(objective, match):
 
 
 def test_sizes_are_checked():
-    with pytest.raises(ValueError, match="size=0"):
+    with pytest.raises(ValueError, match="memory size: expected an integer ≥ 1, got 0"):
         Clean(losses.NCA()).with_memory(0, DIM)
     objective = Clean(losses.NCA()).with_memory(8, DIM + 1)
     with pytest.raises(ValueError, match=f"give the memory dim={DIM}"):

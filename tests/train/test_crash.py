@@ -51,6 +51,7 @@ def _with_crashes(patch: pytest.MonkeyPatch, reached: Countdown) -> Watcher:
     around(checkpoint, "write")
     around(RunFolder, "log")
     around(RunFolder, "write_text")
+    around(RunFolder, "write_json")
 
     class Stepping(Watcher):
         def step(self, progress: Progress, losses: list[float], images: int) -> None:

@@ -39,9 +39,9 @@ def embed(
     from metrix.runs.export import export, share_of_process
 
     if part is not None and part not in PARTS:
-        from metrix.errors import one_of
+        from metrix.errors import unknown_choice
 
-        raise one_of("part", part, PARTS)
+        raise unknown_choice("part", part, PARTS)
     share = share_of_process(os.environ.get)
     with progress(quiet) as report:
         model = TrainedModel(run, report)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.validation import interpolation
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, unknown_choice
 
 LAM_PER = ("pair", "batch")
 RowsOfFactors = Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ def check_drawing(alpha: float, lam_per: str) -> None:
     if not alpha > 0:
         raise InvalidInput(f"alpha={alpha}: accepted is a number above 0")
     if lam_per not in LAM_PER:
-        raise one_of("lam_per", lam_per, LAM_PER)
+        raise unknown_choice("lam_per", lam_per, LAM_PER)
 
 
 def draw(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metrix.errors import ShapeError, one_of
+from metrix.errors import ShapeError, unknown_choice
 
 POOLINGS = ("avg", "max", "avg+max")
 
@@ -48,7 +48,7 @@ class PoolLinear(nn.Module):
     def __init__(self, channels: int, dim: int, pool: str = "avg+max", linear: nn.Linear | None = None) -> None:
         super().__init__()
         if pool not in POOLINGS:
-            raise one_of("pool", pool, POOLINGS)
+            raise unknown_choice("pool", pool, POOLINGS)
         self.pool = pool
         if linear is None:
             linear = nn.Linear(channels, dim)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.sets import Sets
-from metrix.errors import InvalidInput, ShapeError
+from metrix.errors import ShapeError, check_integer
 
 
 class CrossBatchMemory(nn.Module):
@@ -34,8 +34,7 @@ class CrossBatchMemory(nn.Module):
     def __init__(self, size: int, dim: int, after: int = 0) -> None:
         super().__init__()
         for name, value, least in (("size", size, 1), ("dim", dim, 1), ("after", after, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInput(f"memory: {name}={value!r}: accepted is a whole number from {least}")
+            check_integer(f"memory {name}", value, least)
         self.size, self.after = size, after
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))

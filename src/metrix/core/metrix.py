@@ -25,7 +25,7 @@ from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.validation import unit
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, check_integer, unknown_choice
 
 DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
 
@@ -210,7 +210,7 @@ def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tup
     names = (given,) if isinstance(given, str) else tuple(given)
     for name in names:
         if name not in known:
-            raise one_of(what, name, known)
+            raise unknown_choice(what, name, known)
     if not names:
         raise InvalidInput(f"{what}=(): accepted is one or several of {', '.join(known)}")
     return names
@@ -224,7 +224,4 @@ def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, 
         raise InvalidInput(
             f"hard_negatives={given} for mixup={mixup}: accepted is one number, or one for each mixup type"
         )
-    for k in each:
-        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
-            raise InvalidInput(f"hard_negatives={k!r}: accepted is a whole number from 1, or None for all")
-    return each
+    return tuple(k if k is None else check_integer("hard_negatives", k, least=1) for k in each)

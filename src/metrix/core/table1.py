@@ -19,7 +19,7 @@ from torch import nn
 from metrix.core.functions import Exponential, Hinge, Log, Log1p, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, ProxyAnchorLoss, ProxyCandidateLoss
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, check_integer, unknown_choice
 
 
 def nca_row(temperature: float, include_positive: bool) -> Row:
@@ -52,7 +52,7 @@ class Contrastive(Loss):
     def __init__(self, margin: float = 0.5, reduction: str = "sum") -> None:
         reductions = {"sum": mean_over_anchors, "mean_nonzero": mean_nonzero}
         if reduction not in reductions:
-            raise one_of("reduction", reduction, reductions)
+            raise unknown_choice("reduction", reduction, reductions)
         super().__init__(Row(identity, identity, identity, negated, Hinge(margin)), reductions[reduction])
         self.margin, self.reduction = margin, reduction
 
@@ -121,7 +121,7 @@ class ProxyAnchor(ProxyAnchorLoss):
     ) -> None:
         reductions = {"mean": mean_over_anchors, "present": mean_over_present}
         if reduction not in reductions:
-            raise one_of("reduction", reduction, reductions)
+            raise unknown_choice("reduction", reduction, reductions)
         negative_margin = margin if negative_margin is None else negative_margin
         row = similarity_row(beta, gamma, margin, negative_margin, weighted)
         proxies = nn.init.kaiming_normal_(_proxies(num_classes, dim), mode="fan_out")
@@ -159,9 +159,7 @@ class ProxyNCAPlusPlus(ProxyCandidateLoss):
 
 
 def _proxies(num_classes: int, dim: int) -> torch.Tensor:
-    if num_classes < 1 or dim < 1:
-        raise InvalidInput(f"num_classes={num_classes}, dim={dim}: accepted are whole numbers from 1")
-    return torch.empty(num_classes, dim)
+    return torch.empty(check_integer("num_classes", num_classes, least=1), check_integer("dim", dim, least=1))
 
 
 def positive(name: str, value: float) -> float:

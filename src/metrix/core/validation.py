@@ -9,6 +9,7 @@ from torch import Tensor
 
 from metrix.core.similarity import divided_by_norm
 from metrix.errors import EmbeddingError, LabelError, MetrixWarning, ShapeError
+from metrix.messages import first_few
 
 
 def unit(embeddings: Tensor) -> Tensor:
@@ -24,7 +25,7 @@ def unit(embeddings: Tensor) -> Tensor:
     if not bool(usable.all()):
         rows = (~usable).flatten().nonzero().flatten().tolist()
         raise EmbeddingError(
-            f"{len(rows)} of {len(x)} embeddings have NaN, infinite or zero norm (rows {_first(rows)}): "
+            f"{len(rows)} of {len(x)} embeddings have NaN, infinite or zero norm (rows {first_few(rows)}): "
             "accepted are finite, non-zero vectors; look for a diverged model or an empty input"
         )
     return divided_by_norm(x, norm)
@@ -69,7 +70,3 @@ def warn_unusable(loss: object, anchors: int, needs: str) -> None:
         MetrixWarning,
         stacklevel=5,
     )
-
-
-def _first(rows: list[int], most: int = 5) -> str:
-    return ", ".join(map(str, rows[:most])) + (", …" if len(rows) > most else "")

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, image_size, load_image
 from metrix.data.survey import Broken, Progress, in_order
-from metrix.errors import DataError, one_of
-from metrix.files import atomic_file, cache_folder, only_one
+from metrix.errors import DataError, unknown_choice
+from metrix.files import cache_folder, lock, write_json
 
 KINDS = ("none", "ram", "disk")
 FORMAT = 1
@@ -75,7 +75,7 @@ def build_cache(
     if kind == "disk":
         return _on_disk(catalogue, stamp, short_side, workers, progress)
     if kind != "ram":
-        raise one_of("cache", kind, KINDS)
+        raise unknown_choice("cache", kind, KINDS)
     _require_room(_estimate(catalogue, short_side), _memory(), "memory", "cache='disk'")
     buffer = bytearray()
     index = _index_of(_decoded(catalogue, short_side, workers, progress), catalogue, buffer.extend)
@@ -87,7 +87,7 @@ def _on_disk(
 ) -> PixelCache:
     key = hashlib.sha256(f"{FORMAT} {stamp} {short_side}".encode()).hexdigest()[:32]
     folder = cache_folder() / "images" / key
-    with only_one(folder.with_suffix(".lock")):
+    with lock(folder.with_suffix(".lock")):
         found = _open(folder)
         if found is not None:
             return found
@@ -107,8 +107,7 @@ def _on_disk(
                 index = _index_of(_decoded(catalogue, short_side, workers, progress), catalogue, file.write)
                 file.flush()
                 os.fsync(file.fileno())
-            with atomic_file(building / "index.json") as file:
-                file.write(json.dumps(index).encode())
+            write_json(building / "index.json", index, indent=None)
             os.replace(building, folder)
         finally:
             shutil.rmtree(building, ignore_errors=True)

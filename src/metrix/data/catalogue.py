@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import DataError, one_of
-from metrix.messages import count, some
+from metrix.errors import DataError, unknown_choice
+from metrix.messages import count, first_few
 
 Box = tuple[int, int, int, int]  # left, upper, right, lower, in pixels
 
@@ -78,12 +78,12 @@ class Catalogue:
         if outside:
             raise DataError(
                 f"{count(len(outside), 'path')} of the {layout} dataset lead outside {root}: "
-                f"{some(outside)}; only files below the dataset's folder are read (give that folder as root)"
+                f"{first_few(outside)}; only files below the dataset's folder are read (give that folder as root)"
             )
         names = tuple(class_names) if class_names is not None else tuple(dict.fromkeys(r.class_name for r in kept))
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise DataError(f"{root}: class names come twice: {some(twice)}")
+            raise DataError(f"{root}: class names come twice: {first_few(twice)}")
         number = {name: label for label, name in enumerate(names)}
         catalogue = cls(
             layout=layout,
@@ -123,7 +123,7 @@ class Catalogue:
             "gallery": ("test", "gallery"),
         }
         if part not in (UNSPLIT, *PARTS):
-            raise one_of("part", part, PARTS)
+            raise unknown_choice("part", part, PARTS)
         return np.flatnonzero(np.isin(self.parts, members.get(part, (part,))))
 
     def file(self, index: int) -> Path:
@@ -181,7 +181,7 @@ class Catalogue:
         if not empty:
             return []
         verb = "has" if len(empty) == 1 else "have"
-        return [f"{count(len(empty), 'class')} {verb} no images: {some(empty)}; add images or remove the class"]
+        return [f"{count(len(empty), 'class')} {verb} no images: {first_few(empty)}; add images or remove the class"]
 
     def _shared_classes(self) -> list[str]:
         seen_in: dict[int, set[str]] = defaultdict(set)
@@ -195,7 +195,7 @@ class Catalogue:
             return []
         verb = "is" if len(shared) == 1 else "are"
         return [
-            f"{count(len(shared), 'class')} {verb} in more than one part: {some(shared)}; "
+            f"{count(len(shared), 'class')} {verb} in more than one part: {first_few(shared)}; "
             "retrieval is measured on classes never seen in training, so each class belongs to one part"
         ]
 

@@ -16,6 +16,7 @@ import hashlib
 import unicodedata
 import zipfile
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.data.catalogue import UNSPLIT, Catalogue
-from metrix.files import atomic_file, cache_folder
+from metrix.files import cache_folder, write_atomically
 
 NAMES = ("glyphs", "glyphs-mini")
 RECIPE = 1  # raise it when the drawing changes, so that cached files are made anew
@@ -57,8 +58,7 @@ def load(name: str) -> Catalogue:
         pixels, labels, faces, class_names = draw(mini=name == "glyphs-mini")
         content = {"pixels": pixels, "labels": labels, "faces": faces, "class_names": np.array(class_names)}
         content["sha256"] = np.array(_digest(content))
-        with atomic_file(path) as file:
-            np.savez(file, **content)
+        _write(path, content)
     names = tuple(content["class_names"].tolist())
     labels = content["labels"].astype(np.int64)
     faces = content["faces"]
@@ -71,6 +71,15 @@ def load(name: str) -> Catalogue:
         parts=np.full(len(labels), UNSPLIT, dtype="<U7"),
         pixels=content["pixels"],
     )
+
+
+def _write(path: Path, content: Mapping[str, NDArray[Any]]) -> None:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # savez would add a suffix to a path
+            np.savez(file, **content)  # type: ignore[arg-type]
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, write)
 
 
 def draw(mini: bool = False) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8], list[str]]:

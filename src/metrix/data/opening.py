@@ -13,8 +13,8 @@ from metrix.data.cache import KINDS, SHORT_SIDE, build_cache
 from metrix.data.catalogue import UNSPLIT, Catalogue
 from metrix.data.dataset import Dataset
 from metrix.data.survey import Broken, Progress, decode_all, require_files, tolerate
-from metrix.errors import DataError, one_of
-from metrix.messages import some
+from metrix.errors import DataError, unknown_choice
+from metrix.messages import first_few
 
 MAX_BAD = 0.01
 
@@ -76,7 +76,7 @@ def open_dataset(
     Part(732 images, 60 classes)
     """
     if cache not in KINDS:
-        raise one_of("cache", cache, KINDS)
+        raise unknown_choice("cache", cache, KINDS)
     if short_side is not None and short_side < 1:
         raise DataError(f"short_side is a number of pixels, at least 1; got {short_side}")
     catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root)
@@ -104,7 +104,7 @@ def classes_emptied(catalogue: Catalogue, broken: tuple[Broken, ...]) -> str:
     left = np.delete(catalogue.labels, [b.position for b in broken])
     counts = np.bincount(left, minlength=len(catalogue.class_names))
     lost = [name for name, number in zip(catalogue.class_names, counts.tolist(), strict=True) if number == 0]
-    return f"every image of these classes is broken: {some(lost)}; repair them or remove the class" if lost else ""
+    return f"every image of these classes is broken: {first_few(lost)}; repair them or remove the class" if lost else ""
 
 
 def _unknown(text: str) -> str:

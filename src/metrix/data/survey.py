@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeVar
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, load_image
 from metrix.errors import DataError, MetrixWarning
-from metrix.files import atomic_file, cache_folder
-from metrix.messages import count, some
+from metrix.files import cache_folder, write_json
+from metrix.messages import count, first_few
 
 Progress = Callable[[int, int], None]  # images done, images in all
 Item = TypeVar("Item")
@@ -73,7 +73,7 @@ def survey(catalogue: Catalogue) -> Survey:
     if outside:
         raise DataError(
             f"{count(len(outside), 'file')} of {root} lead outside it through a symbolic link: "
-            f"{some(outside)}; copy them, or give the folder that holds them all"
+            f"{first_few(outside)}; copy them, or give the folder that holds them all"
         )
     return Survey(tuple(missing), digest.hexdigest())
 
@@ -90,7 +90,7 @@ def missing_files(catalogue: Catalogue, found: Survey) -> str:
     """The message about missing files."""
     return (
         f"{len(found.missing):,} of {count(len(catalogue), 'image')} are not in {catalogue.root}: "
-        f"{some(found.missing)}; complete the folder, or take them off the list"
+        f"{first_few(found.missing)}; complete the folder, or take them off the list"
     )
 
 
@@ -118,8 +118,8 @@ def decode_all(
         sizes.append(result)
         if progress is not None:
             progress(index + 1, len(catalogue))
-    with atomic_file(remembered) as file:
-        file.write(json.dumps({"sizes": sizes, "broken": broken}).encode())
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    write_json(remembered, {"sizes": sizes, "broken": broken}, indent=None)
     return Decoded(tuple(sizes), tuple(broken))
 
 
@@ -145,7 +145,7 @@ def tolerate(broken: Sequence[Broken], total: int, max_bad: int | float) -> None
     limit = bad_limit(max_bad, total)
     if not broken:
         return
-    listed = some([f"{b.path} ({b.reason})" for b in broken], limit=10)
+    listed = first_few([f"{b.path} ({b.reason})" for b in broken], limit=10)
     text = f"{len(broken):,} of {count(total, 'image')} cannot be read"
     if len(broken) > limit:
         raise DataError(f"{text}, more than max_bad={max_bad} allows ({limit}): {listed}; repair or remove them")

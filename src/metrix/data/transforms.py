@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrix.data.item_seeds import drawing_from, uniform
-from metrix.errors import DataError, one_of
+from metrix.errors import DataError, unknown_choice
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -176,7 +176,7 @@ def transforms_for(
     `augment="none"` trains on the test view. Glyphs keep their size of 28 and a grey channel.
     """
     if augment not in AUGMENTATIONS:
-        raise one_of("augment", augment, AUGMENTATIONS)
+        raise unknown_choice("augment", augment, AUGMENTATIONS)
     if layout.startswith("glyphs"):
         still = GlyphTransform.still()
         return (GlyphTransform() if augment == "standard" else still), still

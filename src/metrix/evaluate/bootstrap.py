@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError, ShapeError
+from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +50,7 @@ def intervals(
 
 def check_bootstrap(resamples: int, confidence: float, least: int) -> None:
     """Refuse settings that have no meaning."""
-    if resamples < least:
-        raise InvalidInput(f"resamples={resamples}: accepted is a whole number of at least {least}")
+    check_integer("resamples", resamples, least)
     if not 0 < confidence < 1:
         raise InvalidInput(f"confidence={confidence}: accepted is a fraction between 0 and 1, as 0.95")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from metrix.errors import one_of
+from metrix.errors import unknown_choice
 from metrix.evaluate import rank_metrics
 from metrix.evaluate.clustering import clustering
 from metrix.evaluate.geometry import alignment, uniformity
@@ -157,7 +157,7 @@ def find_metric(key: str) -> Metric:
     for metric in METRICS:
         if metric.key == general and metric.at_k == (general != key):
             return metric
-    raise one_of("metric", key, [metric.key for metric in METRICS])
+    raise unknown_choice("metric", key, [metric.key for metric in METRICS])
 
 
 def metric_name(key: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError, one_of
+from metrix.errors import InvalidInput, LabelError, unknown_choice
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
 
@@ -44,7 +44,7 @@ def mixed_embeddings(
     chosen = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     for name in chosen:
         if name not in PAIRS:
-            raise one_of("pairs", name, PAIRS)
+            raise unknown_choice("pairs", name, PAIRS)
     if not chosen or epochs < 1 or rows_at_once < 1 or not (math.isfinite(alpha) and alpha > 0):
         raise InvalidInput(
             f"pairs={pairs!r}, epochs={epochs}, rows_at_once={rows_at_once}, alpha={alpha}: accepted are at "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError, one_of
+from metrix.errors import InvalidInput, LabelError, unknown_choice
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
 
@@ -89,7 +89,7 @@ def positivity(
     if given.ndim != 1 or given.size == 0 or not ((given >= 0) & (given <= 1)).all():
         raise InvalidInput(f"lams={lams!r}: accepted is a list of at least one number in [0, 1]")
     if lam_per not in ("pair", "batch"):
-        raise one_of("lam_per", lam_per, ("pair", "batch"))
+        raise unknown_choice("lam_per", lam_per, ("pair", "batch"))
     if not callable(getattr(loss, "rows", None)):
         raise InvalidInput(
             f"loss of type {type(loss).__name__} has no rows(S, Y, valid): accepted is any of metrix.losses"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError, ShapeError
+from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
 from metrix.evaluate.approximate import Searcher, neighbours_before
 from metrix.evaluate.bootstrap import check_bootstrap, intervals, numpy_generator
 from metrix.evaluate.metrics import Metric, retrieval_metrics
@@ -268,10 +268,7 @@ def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
     given = [ks] if isinstance(ks, int) else list(ks)
     if not given:
         raise InvalidInput("ks is empty: give at least one K, as ks=(1, 2, 4, 8)")
-    for k in given:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InvalidInput(f"ks={tuple(given)}: every K is a whole number of at least 1")
-    return tuple(dict.fromkeys(int(k) for k in given))
+    return tuple(dict.fromkeys(check_integer("ks", k, least=1) for k in given))
 
 
 def _read_task(embeddings: object, labels: object, gallery: object, gallery_labels: object) -> tuple[Task, Array]:

@@ -17,7 +17,7 @@ import torch
 
 from metrix import data as datasets
 from metrix import evaluate
-from metrix.errors import InvalidInput
+from metrix.errors import check_integer
 from metrix.experiments.methods import Entry, entries
 from metrix.experiments.train_once import finished
 from metrix.model import Embedder
@@ -128,8 +128,7 @@ def train_field(
     watcher_of: Callable[[str, int], Watcher] = lambda name, seed: Watcher(),
 ) -> Field:
     """Train, or go on, or read what is finished; `watcher_of` gives each run its watcher."""
-    if seeds < 1:
-        raise InvalidInput(f"seeds={seeds}: accepted is a whole number from 1")
+    check_integer("seeds", seeds, least=1)
     base = base_config(data, steps)
     kept: dict[str, Row] = {}
     rows = []

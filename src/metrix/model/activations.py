@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metrix.errors import InvalidInput, one_of
-from metrix.model.saving import write_whole
+from metrix.errors import InvalidInput, check_integer, unknown_choice
+from metrix.files import write_json
 
 DTYPES = ("float32", "float16")
 _DATA, _DONE, _DESCRIPTION = "activations.bin", "done.bin", "description.json"
@@ -131,10 +131,9 @@ class ActivationCache:
         At most two blocks of images and one of activations are in memory.
         """
         for what, value in (("items", items), ("views", views), ("block", block)):
-            if value < 1:
-                raise InvalidInput(f"{what} is {value!r}; accepted is a whole number of at least 1")
+            check_integer(what, value, least=1)
         if dtype not in DTYPES:
-            raise one_of("dtype of activations", dtype, DTYPES)
+            raise unknown_choice("dtype of activations", dtype, DTYPES)
         identity = hashlib.sha256(f"{items}|{dtype}|{key}".encode()).hexdigest()
         folder = Path(root) / f"activations-{identity[:20]}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,8 +142,7 @@ class ActivationCache:
             shape = _activations(trunk, [source(0, 0)], dtype).shape[1:]
             stored = Description(key, items, block, dtype, tuple(shape))
             (folder / _DONE).unlink(missing_ok=True)
-            text = json.dumps(asdict(stored), indent=2) + "\n"
-            write_whole(folder / _DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
+            write_json(folder / _DESCRIPTION, asdict(stored))
         _fill(folder, stored, views, source, trunk, workers, progress)
         return cls(folder, stored, views)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from metrix.errors import InvalidInput, ModelError, one_of
+from metrix.errors import ModelError, check_integer, unknown_choice
 from metrix.model import saving
 from metrix.model.backbones import DataConfig, build_backbone, example_image
 from metrix.model.pooling import POOLS, build_head
@@ -70,11 +70,11 @@ class Embedder(nn.Module):
         image_size: int | None = None,
     ) -> None:
         super().__init__()
-        _check_positive("dim", dim)
+        dim = check_integer("dim", dim, least=1)
         if image_size is not None:
-            _check_positive("image_size", image_size)
+            image_size = check_integer("image_size", image_size, least=1)
         if pool not in POOLS:
-            raise one_of("pool", pool, POOLS)
+            raise unknown_choice("pool", pool, POOLS)
         built = build_backbone(backbone, weights, image_size)
         if pool == "cls" and not built.has_class_token:
             accepted = ", ".join(repr(name) for name in POOLS if name != "cls")
@@ -185,7 +185,7 @@ class Embedder(nn.Module):
             return
         names = self.stages()
         if freeze_to != FREEZE_ALL and freeze_to not in names:
-            raise one_of(f"stage of {self.config.backbone!r} to freeze to", freeze_to, [*names, FREEZE_ALL])
+            raise unknown_choice(f"stage of {self.config.backbone!r} to freeze to", freeze_to, [*names, FREEZE_ALL])
         if freeze_to not in (FREEZE_ALL, names[-1] if names else None):
             last = names.index(freeze_to)
             self._boundary = self._stages[last].modules[-1]
@@ -213,8 +213,3 @@ class Embedder(nn.Module):
         for name, tensor in self.backbone.state_dict().items():
             if not name.startswith(trained):
                 yield name, tensor
-
-
-def _check_positive(what: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{what} is {value!r}; accepted is a whole number of at least 1")

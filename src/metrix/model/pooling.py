@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.head import POOLINGS, PoolLinear, positions
-from metrix.errors import one_of
+from metrix.errors import unknown_choice
 
 POOLS = (*POOLINGS, "gem", "cls", "attention")
 
@@ -76,4 +76,4 @@ def build_head(pool: str, channels: int, dim: int) -> nn.Module:
         return nn.Sequential(GeneralisedMean(), PoolLinear(channels, dim, pool="avg"))
     if pool == "attention":
         return nn.Sequential(AttentionPool(channels), PoolLinear(channels, dim, pool="avg"))
-    raise one_of("pool", pool, POOLS)
+    raise unknown_choice("pool", pool, POOLS)

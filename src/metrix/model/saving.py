@@ -7,9 +7,7 @@ and config always belong together, whenever a save is interrupted; `config.json`
 from __future__ import annotations
 
 import json
-import os
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from metrix.errors import ModelError
+from metrix.files import write_atomically, write_text
 from metrix.model.backbones import DataConfig
 
 if TYPE_CHECKING:
@@ -47,20 +46,8 @@ def save(tensors: Mapping[str, Tensor], config: EmbedderConfig, data_config: Dat
     folder.mkdir(parents=True, exist_ok=True)
     # A clone each: safetensors refuses tensors that share memory.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_whole(folder / WEIGHTS_FILE, lambda path: save_file(plain, path, metadata={_HEADER: text}))
-    write_whole(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, bring it to the disk, and move it to `path` in one step."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(plain, path, metadata={_HEADER: text}))
+    write_text(folder / CONFIG_FILE, text)
 
 
 def read(path: Path) -> SavedModel:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from metrix.core.head import PoolLinear
 from metrix.core.validation import at_least_float32
-from metrix.errors import ModelError, one_of
+from metrix.errors import ModelError, unknown_choice
 
 
 class Split(nn.Module):
@@ -50,7 +50,7 @@ def split(module: nn.Module, at: str) -> Split:
     """
     layers = dict(module.named_modules())
     if at not in layers or at == "":
-        raise one_of("layer", at, [name for name in layers if name])
+        raise unknown_choice("layer", at, [name for name in layers if name])
     graph = _traced(module, at)
     cut = next((node for node in graph.nodes if node.op == "call_module" and node.target == at), None)
     if cut is None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.errors import ModelError
+from metrix.messages import first_few
 
 SAFETENSORS = ".safetensors"
 TORCH_FILES = (".pth", ".pt", ".bin", ".tar")
@@ -79,7 +80,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     strange = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if strange:
         raise ModelError(
-            f"weights {str(path)!r} hold {_some(map(str, strange))} beside tensors; accepted is a state "
+            f"weights {str(path)!r} hold {first_few(strange)} beside tensors; accepted is a state "
             'dict, plain or under "state_dict" or "model"'
         )
     return dict(content)
@@ -107,18 +108,12 @@ def load_into(backbone: nn.Module, state: Mapping[str, Tensor], idle: Iterable[s
         ],
     }
     if any(problems.values()):
-        told = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in problems.items() if names)
+        told = "; ".join(f"{len(names)} {what}: {first_few(names)}" for what, names in problems.items() if names)
         raise ModelError(
             f"{source} do not fit the backbone {type(backbone).__name__} ({len(wanted)} tensors). {told}. "
             "Give the weights of this very architecture, or the backbone that they were made for"
         )
     backbone.load_state_dict(given, strict=False)
-
-
-def _some(names: Iterable[str], shown: int = 4) -> str:
-    listed = list(names)
-    rest = len(listed) - shown
-    return ", ".join(listed[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def lite_weight_file(backbone: str) -> Path:

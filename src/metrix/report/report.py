@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from metrix import __version__
-from metrix.errors import InvalidInput
+from metrix.errors import check_integer
 from metrix.evaluate import Positivity
 from metrix.report.page import Page, Section
 from metrix.report.reported_runs import measure, read_subjects
@@ -46,8 +46,7 @@ class Choices:
 
     def __post_init__(self) -> None:
         for name, least in (("resamples", 0), ("classes", 1), ("queries", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"{name}={getattr(self, name)}: accepted is a whole number of at least {least}")
+            check_integer(name, getattr(self, name), least)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import metrix
 from metrix.errors import InvalidInput
-from metrix.model.saving import write_whole
+from metrix.files import write_json
 from metrix.reproduce.datasets import Data
 from metrix.train.config import Config, parsed
 from metrix.train.run_folder import RunFolder
@@ -98,8 +98,7 @@ class Store:
         kept = self.noted(one.key)
         path = self.place(one.key) / "cell.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**kept, **one.content(), **values}, indent=2, ensure_ascii=False) + "\n"
-        write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_json(path, {**kept, **one.content(), **values})
 
     def noted(self, key: str) -> dict[str, Any]:
         """The file of a cell; empty if there is none."""
@@ -119,9 +118,8 @@ class Store:
             results = self.results(key)
             shown = {name: noted.get(name) for name in ("name", "code", "tries", "error")}
             content[key] = {**shown, "finished": results is not None, "seconds": (results or {}).get("seconds")}
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "index.json", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_json(self.folder / "index.json", content)
 
 
 def config_of(noted: dict[str, Any]) -> Config:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, unknown_choice
 from metrix.reproduce.paper import DATASETS, Recipe
 from metrix.train import presets
 from metrix.train.config import Config, LossChoice
@@ -92,7 +92,7 @@ def settings(data: Data, recipe: Recipe, seed: int, dim: int, changes: dict[str,
     loss = recipe.pop("loss")
     method = recipe.get("scheme", loss)
     if loss not in LOSSES:
-        raise one_of("loss", loss, LOSSES)
+        raise unknown_choice("loss", loss, LOSSES)
     if data.in_paper:
         base = _preset(data.name, method)
         values: dict[str, Any] = _dim_of(method, dim)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from metrix.errors import one_of
+from metrix.errors import unknown_choice
 from metrix.report.page import Block, Text
 from metrix.reproduce import measures, paper
 from metrix.reproduce.datasets import Data
@@ -240,5 +240,5 @@ def chosen(names: Sequence[str]) -> list[Item]:
     known = {item.name: item for item in ITEMS}
     for name in names:
         if name != "all" and name not in known:
-            raise one_of("table or figure", name, [*known, "all"])
+            raise unknown_choice("table or figure", name, [*known, "all"])
     return list(ITEMS) if "all" in names else [known[name] for name in dict.fromkeys(names)]

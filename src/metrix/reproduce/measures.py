@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from metrix.model.saving import write_whole
+from metrix.files import write_json
 from metrix.reproduce.cells import source_hash
 from metrix.reproduce.grid import Grid, Spread, Wanted
 
@@ -40,7 +40,7 @@ def _kept(run: Path, name: str, measure: Callable[[Path], dict[str, Any]]) -> di
         if kept.get("code") == code:
             return kept
     found = {**measure(run), "code": code}
-    write_whole(path, lambda temporary: temporary.write_text(json.dumps(found) + "\n", encoding="utf-8"))
+    write_json(path, found, indent=None)
     return found
 
 

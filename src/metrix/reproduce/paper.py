@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, unknown_choice
 
 Recipe = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ class PaperTable:
         for row in self.rows:
             if row.method == method:
                 return row
-        raise one_of(f"method of table {self.name}", method, [row.method for row in self.rows])
+        raise unknown_choice(f"method of table {self.name}", method, [row.method for row in self.rows])
 
 
 @cache

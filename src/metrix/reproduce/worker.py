@@ -40,7 +40,7 @@ def train_cell(place: Path, answers: IO[str]) -> dict[str, Any]:
     """Train a cell, or go on with it; what went wrong is an answer, a signal is not caught."""
     from metrix.errors import InvalidInput
     from metrix.experiments.train_once import finished
-    from metrix.files import only_one
+    from metrix.files import lock
     from metrix.reproduce.cells import config_of
     from metrix.train.interruption import Interrupted
     from metrix.train.run_folder import RunFolder
@@ -64,7 +64,7 @@ def train_cell(place: Path, answers: IO[str]) -> dict[str, Any]:
     config = config_of(json.loads((place / "cell.json").read_text("utf-8")))
     path = place / "run"
     try:
-        with only_one(place / "lock"):  # another machine or command may be at it; then it is only read
+        with lock(place / "lock"):  # another machine or command may be at it; then it is only read
             if (path / "config.yaml").is_file():
                 RunFolder(path).write_text("config.yaml", config.to_yaml())  # the images may have moved
             finished(config, path, Steps())

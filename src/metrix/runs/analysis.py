@@ -19,7 +19,7 @@ from metrix.core.factors import choose, draw
 from metrix.core.loss import Loss
 from metrix.core.mixup import MIXUP_TYPES, mixture_of_features, mixture_of_inputs
 from metrix.core.pml import generic_form
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, check_integer, unknown_choice
 from metrix.evaluate import Estimate, Positivity
 from metrix.runs.embedding import TrainedModel, unreported
 from metrix.runs.evaluation import Examples, examples_of_run
@@ -136,9 +136,8 @@ def utilization_of_examples(
 def _mixups(given: tuple[str, ...], epochs: int) -> tuple[str, ...]:
     for name in given:
         if name not in MIXUP_TYPES:
-            raise one_of("mixup", name, MIXUP_TYPES)
-    if epochs < 1:
-        raise InvalidInput(f"epochs={epochs}: accepted is a whole number of at least 1")
+            raise unknown_choice("mixup", name, MIXUP_TYPES)
+    check_integer("epochs", epochs, least=1)
     return tuple(dict.fromkeys(given))
 
 

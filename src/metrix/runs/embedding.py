@@ -13,7 +13,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from metrix import data
 from metrix.data import Dataset, Part
-from metrix.errors import InvalidInput, MetrixWarning, one_of
+from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
+from metrix.files import lock, write_atomically
 from metrix.model import Embedder
-from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE, write_whole
+from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
 from metrix.train.batches import Report, opened_data, training_part, views_for
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, opened
@@ -124,7 +125,7 @@ class TrainedModel:
         if name == "train" and dataset is self._datasets.get(None):
             return training_part(self.config, dataset)
         if name not in (*PARTS, *data.PARTS):
-            raise one_of("part", name, PARTS)
+            raise unknown_choice("part", name, PARTS)
         return dataset.part(name)
 
     def still(self, dataset: Dataset, part: Part) -> Part:
@@ -262,20 +263,12 @@ class Blocks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """One process at a time; the operating system lets go of it if the process dies."""
-        import os
-
-        try:
-            import fcntl
-        except ImportError:  # not on Windows; there, start one process at a time
+        """One process at a time."""
+        path = self.folder.with_name(f"{self.folder.name}.lock")
+        with lock(path):
             yield
-            return
-        handle = os.open(self.folder.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+            with suppress(OSError):  # an open file cannot be removed on Windows
+                path.unlink()
 
 
 class _InMemory(Blocks):
@@ -308,7 +301,7 @@ def _wait_for_others(blocks: Blocks, kept: Callable[[], bool]) -> None:
 def write_or_explain(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file whole or not at all; a place that cannot be written is a clear error."""
     try:
-        write_whole(path, write)
+        write_atomically(path, write)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place") from error
 

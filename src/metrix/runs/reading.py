@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import DataError, one_of
+from metrix.errors import DataError, unknown_choice
 
 EMBEDDINGS = (".npy", ".parquet", ".csv")
 LABELS = (".csv", ".npy", ".txt", ".parquet")
@@ -58,7 +58,7 @@ def read_labels(path: Path, count: int, embeddings: Path) -> NDArray[Any]:
 def _kind(path: Path, accepted: tuple[str, ...], what: str) -> str:
     kind = path.suffix.lower()
     if kind not in accepted:
-        raise one_of(f"kind of file for {what}", path.suffix or path.name, accepted)
+        raise unknown_choice(f"kind of file for {what}", path.suffix or path.name, accepted)
     if not path.is_file():
         raise DataError(f"{path} does not exist: give a file with {what} ({', '.join(accepted)})")
     return kind

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import uuid
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import DataError, EmbeddingError, InvalidInput, LabelError, ShapeError, one_of
+from metrix.errors import DataError, EmbeddingError, InvalidInput, LabelError, ShapeError, check_integer, unknown_choice
+from metrix.files import write_atomically
 
 KINDS = ("exact", "approximate")
 FORMAT = "metrix.index"
@@ -65,7 +64,7 @@ class Index:
         import faiss
 
         if kind not in KINDS:
-            raise one_of("kind", kind, KINDS)
+            raise unknown_choice("kind", kind, KINDS)
         unit = _unit(embeddings, "embeddings")
         named = _read_ids(ids, len(unit))
         if kind == "exact":
@@ -102,8 +101,7 @@ class Index:
 
     def search(self, queries: object, k: int = 10) -> Found:
         """The k nearest embeddings of each query by cosine; k is cut to the size of the index."""
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InvalidInput(f"k={k!r}: accepted is a whole number of at least 1")
+        check_integer("k", k, least=1)
         unit = _unit(queries, "queries")
         if unit.shape[1] != self.dim:
             raise ShapeError(f"queries of {unit.shape[1]} columns for an index of {self.dim}: both come from one model")
@@ -139,21 +137,13 @@ class Index:
 
         path = Path(path)
         about = {"format": FORMAT, "version": VERSION, "kind": self.kind}
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            with temporary.open("wb") as file:
-                np.savez(
-                    file,
-                    about=np.array(json.dumps(about)),
-                    ids=self.ids,
-                    index=faiss.serialize_index(self._faiss),
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as file:  # savez would add a suffix to a path
+                index = faiss.serialize_index(self._faiss)
+                np.savez(file, about=np.array(json.dumps(about)), ids=self.ids, index=index)
+
+        write_atomically(path, write)
 
     @classmethod
     def load(cls, path: str | Path) -> Index:

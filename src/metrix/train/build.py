@@ -13,7 +13,7 @@ from metrix.core.objective import Clean, Objective
 from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
 from metrix.core.rivals.mochi import HARDEST
 from metrix.core.table1 import ProxyAnchor
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, unknown_choice
 from metrix.model import Embedder
 from metrix.train.choices import METHODS
 from metrix.train.config import Config, LossChoice, Mixing
@@ -25,7 +25,7 @@ PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:
     """The loss by name, with the parameters that were given; `generator` is for losses that draw."""
     if choice.loss not in LOSSES:
-        raise one_of("loss", choice.loss, LOSSES)
+        raise unknown_choice("loss", choice.loss, LOSSES)
     make = LOSSES[choice.loss].make
     given = {k: v for k, v in choice.model_dump(exclude={"loss"}).items() if v is not None}
     accepted = set(inspect.signature(make).parameters)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from metrix.errors import InvalidInput
-from metrix.model.saving import write_whole
+from metrix.files import write_atomically
 from metrix.train.distributed import in_shares
 
 _HEADER = "metrix_progress"
@@ -47,7 +47,7 @@ def write(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     header = {_HEADER: json.dumps(asdict(progress))}
-    write_whole(path, lambda temporary: save_file(plain, temporary, metadata=header))
+    write_atomically(path, lambda temporary: save_file(plain, temporary, metadata=header))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], Progress]:

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, unknown_choice
 from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, SCHEMES, Choice
 
 
 def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
     def check(name: str) -> str:
         if name not in names:
-            raise one_of(what, name, names)
+            raise unknown_choice(what, name, names)
         return name
 
     return AfterValidator(check)
@@ -187,7 +187,7 @@ class Config(Section):
         for key, value in values.items():
             section = sections().get(key)
             if section is None:
-                raise one_of("key", key, sections())
+                raise unknown_choice("key", key, sections())
             nested[section][key] = value
         nested = _with_scheme(nested)
         if "loss" in values and "mixup" not in values and not _takes_mixup(nested):
@@ -215,12 +215,12 @@ def parsed(nested: dict[str, Any]) -> Config:
         raise InvalidInput(f"a configuration is a mapping of sections, not {type(nested).__name__}")
     for name, part in nested.items():
         if name not in _parts():
-            raise one_of("section", name, _parts())
+            raise unknown_choice("section", name, _parts())
         if not isinstance(part, dict):
             raise InvalidInput(f"section {name!r} is {part!r}; accepted is a mapping of keys to values")
         for key in part:
             if key not in _parts()[name].model_fields:
-                raise one_of(f"key in {name}", key, _parts()[name].model_fields)
+                raise unknown_choice(f"key in {name}", key, _parts()[name].model_fields)
     nested = _with_scheme(nested)
     mixing = nested.get("mixing", {})
     asked_for = "mixup" in mixing or mixing.get("mixup_method", "metrix") != "metrix"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.distributed.ranks import ALONE, Ranks
-from metrix.errors import InvalidInput, MetrixError, one_of
-from metrix.files import cache_folder, only_one
+from metrix.errors import InvalidInput, MetrixError, unknown_choice
+from metrix.files import cache_folder, lock
 from metrix.train.config import Training
 
 # A process that waits longer than this for the others ends. One that died is noticed at once: its connections close.
@@ -65,7 +65,7 @@ def strategy_of(name: str) -> StrategyName:
     for known in get_args(StrategyName):
         if name == known:
             return known  # type: ignore[no-any-return]
-    raise one_of("strategy", name, get_args(StrategyName))
+    raise unknown_choice("strategy", name, get_args(StrategyName))
 
 
 def is_first() -> bool:
@@ -131,7 +131,7 @@ class Team:
         if self.size == 1:
             yield
             return
-        with only_one(cache_folder() / f"{what}.lock"):
+        with lock(cache_folder() / f"{what}.lock"):
             yield
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metrix.errors import one_of
+from metrix.errors import unknown_choice
 from metrix.train.config import Config
 
 _COMMON: dict[str, Any] = {
@@ -109,7 +109,7 @@ def names() -> list[str]:
 def preset(name: str) -> Config:
     """The configuration of a preset; its data is the dataset's default folder name until it is given."""
     if name not in names():
-        raise one_of("preset", name, names())
+        raise unknown_choice("preset", name, names())
     if name == "glyphs":
         return Config().with_values(GLYPHS)
     _, dataset, *rest = name.split("/")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
-from metrix.model.saving import write_whole
+from metrix.files import write_json, write_text
 from metrix.train import config as configuration
 from metrix.train.config import Config
 
@@ -80,11 +80,11 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
-        write_whole(self.path / name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_text(self.path / name, text)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file whole or not at all."""
-        self.write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(self.path / name, content)
 
     def log(self, **values: Any) -> None:
         """Add a line to metrics.jsonl."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
 from metrix.core.table1 import positive
 from metrix.core.validation import at_least_float32, class_labels
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, check_integer
 
 
 class Margin(Baseline):
@@ -38,8 +38,8 @@ class Margin(Baseline):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if num_classes is not None and num_classes < 1:
-            raise InvalidInput(f"num_classes={num_classes}: accepted is a whole number from 1, or None for one β")
+        if num_classes is not None:
+            check_integer("num_classes", num_classes, least=1)
         if not 0 < nearest < farthest <= 2:
             raise InvalidInput(f"nearest={nearest}, farthest={farthest}: accepted is 0 < nearest < farthest <= 2")
         self.margin, self.nearest, self.farthest = positive("margin", margin), nearest, farthest

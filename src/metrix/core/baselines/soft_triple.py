@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from metrix.core.baselines.base import Baseline
 from metrix.core.table1 import positive
 from metrix.core.validation import class_labels, unit
-from metrix.errors import InvalidInput, ShapeError
+from metrix.errors import InvalidInput, ShapeError, check_integer
 
 
 class SoftTriple(Baseline):
@@ -37,10 +37,8 @@ class SoftTriple(Baseline):
         margin: float = 0.01,
     ) -> None:
         super().__init__()
-        if num_classes < 1 or dim < 1 or centers < 1:
-            raise InvalidInput(
-                f"num_classes={num_classes}, dim={dim}, centers={centers}: accepted are whole numbers from 1"
-            )
+        for name, value in (("num_classes", num_classes), ("dim", dim), ("centers", centers)):
+            check_integer(name, value, least=1)
         if not tau >= 0:
             raise InvalidInput(f"tau={tau}: accepted is a number from 0")
         self.la, self.gamma, self.tau, self.margin = positive("la", la), positive("gamma", gamma), tau, margin

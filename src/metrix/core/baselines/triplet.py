@@ -7,7 +7,7 @@ from torch import Tensor
 
 from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
 from metrix.core.table1 import positive
-from metrix.errors import one_of
+from metrix.errors import unknown_choice
 
 MINING = ("semi-hard", "all")
 
@@ -30,7 +30,7 @@ class Triplet(Baseline):
     def __init__(self, margin: float = 0.2, mining: str = "semi-hard") -> None:
         super().__init__()
         if mining not in MINING:
-            raise one_of("mining", mining, MINING)
+            raise unknown_choice("mining", mining, MINING)
         self.margin, self.mining = positive("margin", margin), mining
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

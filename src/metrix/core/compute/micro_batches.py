@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from metrix.core.compute.recompute import keep_running_statistics
 from metrix.core.mixup import check_model
-from metrix.errors import InvalidInput, MetrixWarning
+from metrix.errors import MetrixWarning, check_integer
 
 
 class MicroBatched(nn.Module):
@@ -44,9 +44,7 @@ class MicroBatched(nn.Module):
     def __init__(self, model: Any, micro_batch: int) -> None:
         super().__init__()
         check_model(model)
-        if isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1:
-            raise InvalidInput(f"micro_batch={micro_batch!r}: accepted is a whole number of examples from 1")
-        self.model, self.micro_batch = model, micro_batch
+        self.model, self.micro_batch = model, check_integer("micro_batch", micro_batch, least=1)
         self._warned = False
 
     def forward(self, x: Tensor) -> Tensor:

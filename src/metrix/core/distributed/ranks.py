@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from metrix.core.generic import Totals
-from metrix.errors import InvalidInput, ShapeError, one_of
+from metrix.errors import InvalidInput, ShapeError, unknown_choice
 
 MIX = ("local", "global")
 
@@ -57,7 +57,7 @@ class Ranks:
     def joined(cls, group: Any = None, mix: str = "local") -> Ranks:
         """The processes of a group of torch.distributed that was initialised."""
         if mix not in MIX:
-            raise one_of("mix", mix, MIX)
+            raise unknown_choice("mix", mix, MIX)
         if not dist.is_available() or not dist.is_initialized():
             raise InvalidInput(
                 "there is no process group: call torch.distributed.init_process_group first, and start with torchrun"

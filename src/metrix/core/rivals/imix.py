@@ -32,7 +32,7 @@ from metrix.core.objective import Objective, StepOutput
 from metrix.core.rivals.base import Drawing, pair_loss, partners
 from metrix.core.sets import Sets
 from metrix.core.validation import unit
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import InvalidInput, unknown_choice
 
 TARGETS = ("instances", "classes")
 
@@ -68,9 +68,9 @@ class IMix(Objective):
         super().__init__()
         self.loss: Loss = pair_loss(loss, "IMix")
         if mixup not in MIXUP_TYPES:
-            raise one_of("mixup", mixup, MIXUP_TYPES)
+            raise unknown_choice("mixup", mixup, MIXUP_TYPES)
         if targets not in TARGETS:
-            raise one_of("targets", targets, TARGETS)
+            raise unknown_choice("targets", targets, TARGETS)
         if not strength >= 0:
             raise InvalidInput(f"strength={strength}: accepted is a number from 0")
         if temperature is not None and not temperature > 0:

@@ -29,7 +29,7 @@ from metrix.core.pairs import MixingPairs, mixing_pairs, rows_of
 from metrix.core.rivals.base import Drawing, pair_loss
 from metrix.core.sets import Sets
 from metrix.core.validation import unit
-from metrix.errors import InvalidInput, one_of
+from metrix.errors import check_integer, unknown_choice
 
 KINDS = ("neg-neg", "anc-neg")
 HARDEST = 100  # negatives of an anchor that are mixed in the paper's comparison
@@ -62,10 +62,8 @@ class MoCHi(EmbeddingObjective):
         self.pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
         for kind in self.pairs or ("none",):
             if kind not in KINDS:
-                raise one_of("pairs of MoCHi", kind, KINDS)
-        if isinstance(hard_negatives, bool) or not isinstance(hard_negatives, int) or hard_negatives < 1:
-            raise InvalidInput(f"hard_negatives={hard_negatives!r}: accepted is a whole number from 1")
-        self.hard_negatives = hard_negatives
+                raise unknown_choice("pairs of MoCHi", kind, KINDS)
+        self.hard_negatives = check_integer("hard_negatives", hard_negatives, least=1)
         self.drawing, self.generator = Drawing(alpha, lam_per), generator
         self.kinds = "+".join(self.pairs)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from metrix.data.catalogue import Catalogue
 from metrix.data.layouts import cars, cub, folder, inshop, manifest, products
-from metrix.errors import DataError, one_of
+from metrix.errors import DataError, unknown_choice
 
 
 class Layout(NamedTuple):
@@ -32,7 +32,7 @@ def read(path: Path, layout: str | None = None, root: Path | None = None) -> Cat
     that a manifest's paths are relative to.
     """
     if layout is not None and layout not in NAMES:
-        raise one_of("layout", layout, NAMES)
+        raise unknown_choice("layout", layout, NAMES)
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if layout == manifest.NAME or (layout is None and path.is_file()):

@@ -8,7 +8,7 @@ from pathlib import Path
 from metrix.data.catalogue import UNSPLIT, Catalogue, Row
 from metrix.data.images import SUFFIXES
 from metrix.errors import DataError
-from metrix.messages import count, some
+from metrix.messages import count, first_few
 
 NAME = "folder"
 PART_FOLDERS = {
@@ -48,8 +48,12 @@ def read(root: Path) -> Catalogue:
         ignored += [p.relative_to(root).as_posix() for p in sorted(folder.iterdir()) if p.is_file() and _visible(p)]
     if not rows:
         raise DataError(f"{root} has {count(len(folders), 'folder')} but no images in them")
-    notes = [f"{count(len(ignored), 'file')} that are not images in a class folder: {some(ignored)}"] if ignored else []
-    return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)
+    notes = (
+        [f"{count(len(ignored), 'file')} that are not images in a class folder: {first_few(ignored)}"]
+        if ignored
+        else []
+    )
+    return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes if ignored else [])
 
 
 def _parts(root: Path, folders: list[Path]) -> list[tuple[str, Path]]:
@@ -60,7 +64,7 @@ def _parts(root: Path, folders: list[Path]) -> list[tuple[str, Path]]:
     parts = {PART_FOLDERS[name] for name in names}
     if parts - {"val"} not in ({"train", "test"}, {"train", "query", "gallery"}) or len(parts) < len(names):
         raise DataError(
-            f"{root} has the folders {some(names)}; accepted are 'train' and 'test', or 'train', 'query' and "
+            f"{root} has the folders {first_few(names)}; accepted are 'train' and 'test', or 'train', 'query' and "
             "'gallery', with or without 'val' (training classes kept for model selection), or one per class"
         )
     return [(PART_FOLDERS[name], folder) for name, folder in zip(names, folders, strict=True)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from metrix.data.catalogue import Catalogue, Row
 from metrix.data.layouts.lines import columns
-from metrix.errors import DataError, one_of
+from metrix.errors import DataError, unknown_choice
 
 NAME = "inshop"
 HEADER = ("image_name", "item_id", "evaluation_status")
@@ -28,7 +28,7 @@ def read(root: Path) -> Catalogue:
     for image, item, status in columns(listed, HEADER, skip=1):
         part = status.strip()
         if part not in ("train", "query", "gallery"):
-            raise DataError(f"{listed}: {one_of('evaluation_status', part, ('train', 'query', 'gallery'))}")
+            raise DataError(f"{listed}: {unknown_choice('evaluation_status', part, ('train', 'query', 'gallery'))}")
         rows.append(Row(base + image, item, part))
     return Catalogue.from_rows(NAME, root, rows)
 

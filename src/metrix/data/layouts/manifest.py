@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.data.catalogue import UNSPLIT, Box, Catalogue, Row
-from metrix.errors import DataError, one_of
+from metrix.errors import DataError, unknown_choice
 
 NAME = "manifest"
 SUFFIXES = (".csv", ".parquet")
@@ -82,7 +82,7 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
     for name in given:
         near = difflib.get_close_matches(name, OPTIONAL, n=1, cutoff=0.85)
         if name not in NEEDED + OPTIONAL and near and near[0] not in given:
-            raise DataError(f"{path}: {one_of('column', name, NEEDED + OPTIONAL)}; rename or remove it")
+            raise DataError(f"{path}: {unknown_choice('column', name, NEEDED + OPTIONAL)}; rename or remove it")
     boxes = [name for name in BOX if name in given]
     if boxes and len(boxes) < len(BOX):
         missing = ", ".join(name for name in BOX if name not in given)
@@ -103,7 +103,7 @@ def _part(where: str, values: dict[str, Any]) -> str:
         return UNSPLIT
     given = _text(values["split"])
     if given not in SPLITS:
-        raise DataError(f"{where}: {one_of('split', given, SPLITS)}")
+        raise DataError(f"{where}: {unknown_choice('split', given, SPLITS)}")
     part = SPLITS[given]
     if part == "train" or ("is_query" not in values and "is_gallery" not in values):
         return part

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metrix.files import cache_folder, lock, write_atomically, write_json, write_text
+
+
+def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old ü")
+    assert path.read_bytes() == "old ü".encode()
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("new")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert path.read_text("utf-8") == "old ü"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_utf8_and_ends_with_a_newline(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"name": "müsli"})
+    assert (tmp_path / "a.json").read_text("utf-8") == '{\n  "name": "müsli"\n}\n'
+    write_json(tmp_path / "a.json", [1, 2], indent=None)
+    assert json.loads((tmp_path / "a.json").read_text("utf-8")) == [1, 2]
+    assert (tmp_path / "a.json").read_text("utf-8").count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_the_umask_decides_the_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a", "")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_another_process_waits_at_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.lock"
+    code = (
+        "import sys; from pathlib import Path; from metrix.files import lock\n"
+        "print('ready', flush=True)\n"
+        "with lock(Path(sys.argv[1])): print('held', flush=True)"
+    )
+    with lock(path):
+        process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+    assert process.communicate(timeout=30)[0] == "held\n"
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("METRIX_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("METRIX_CACHE")
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        assert cache_folder() == tmp_path / "xdg" / "metrix"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cache_folder() == Path.home() / ".cache" / "metrix"
