@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.reproduce.cells import bare, cell, hash_sources, parse_shard, share
-from metrix.reproduce.datasets import Data, chosen, settings
+from metrix.reproduce.cells import hash_sources, make_cell, parse_shard, strip_prose, take_shard
+from metrix.reproduce.datasets import ReproductionData, build_config, choose_data
 from tests.reproduce.conftest import MINI, TINY, cells_of
 
 
 def test_a_key_follows_what_is_trained() -> None:
-    def key(recipe: dict[str, object], seed: int = 0, data: Data = MINI, **changes: object) -> str:
-        return cell(settings(data, recipe, seed, 512, {**TINY, **changes}), data).key
+    def key(recipe: dict[str, object], seed: int = 0, data: ReproductionData = MINI, **changes: object) -> str:
+        return make_cell(build_config(data, recipe, seed, 512, {**TINY, **changes}), data).key
 
     first = key({"loss": "contrastive"})
     assert first == key({"loss": "contrastive"})
@@ -21,7 +21,7 @@ def test_a_key_follows_what_is_trained() -> None:
         key({"loss": "contrastive", "mixup": ["embed"]}),
         key({"loss": "contrastive"}, seed=1),
         key({"loss": "contrastive"}, max_steps=3),
-        key({"loss": "contrastive"}, data=Data("glyphs", "glyphs")),
+        key({"loss": "contrastive"}, data=ReproductionData("glyphs", "glyphs")),
     ]
     assert len({first, *others}) == 6
 
@@ -36,9 +36,9 @@ def test_a_key_follows_the_code_and_not_its_words(monkeypatch: pytest.MonkeyPatc
 
 def test_words_of_the_source_do_not_count() -> None:
     source = '"""About."""\n\ndef f(x):  # doubles\n    """Twice\n    x."""\n    # why\n    return 2 * x  # "so"\n'
-    assert bare(source) == "def f(x):\n    return 2 * x"
-    assert bare(source.replace("2 *", "3 *")) != bare(source)
-    assert bare('x = "# not a comment"') == 'x = "# not a comment"'
+    assert strip_prose(source) == "def f(x):\n    return 2 * x"
+    assert strip_prose(source.replace("2 *", "3 *")) != strip_prose(source)
+    assert strip_prose('x = "# not a comment"') == 'x = "# not a comment"'
 
 
 def test_the_place_of_the_source_does_not_count() -> None:
@@ -55,25 +55,25 @@ def test_the_place_of_the_source_does_not_count() -> None:
 def test_a_key_follows_the_images_and_not_their_place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     from PIL import Image
 
-    def photos(name: str, grey: int) -> Data:
+    def photos(name: str, grey: int) -> ReproductionData:
         for label in ("a", "b", "c", "d"):
             (tmp_path / name / label).mkdir(parents=True)
             for number in range(3):
                 Image.new("RGB", (16 + grey, 16), (grey, number, 0)).save(tmp_path / name / label / f"{number}.png")
-        return chosen([f"own={tmp_path / name}"])[0]
+        return choose_data([f"own={tmp_path / name}"])[0]
 
     here, moved, other = photos("here", 1), photos("moved", 1), photos("other", 90)
-    keys = [cell(settings(one, {"loss": "contrastive"}, 0, 512, {}), one).key for one in (here, moved, other)]
+    keys = [make_cell(build_config(one, {"loss": "contrastive"}, 0, 512, {}), one).key for one in (here, moved, other)]
     assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_shards_together_are_the_grid(of: int) -> None:
     cells = cells_of(5)
-    shards = [share(cells, (number, of)) for number in range(1, of + 1)]
+    shards = [take_shard(cells, (number, of)) for number in range(1, of + 1)]
     assert sorted(one.key for shard in shards for one in shard) == sorted(one.key for one in cells)
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
-    assert share(list(reversed(cells)), (1, of)) == list(reversed(shards[0]))  # by key, not by place
+    assert take_shard(list(reversed(cells)), (1, of)) == list(reversed(shards[0]))  # by key, not by place
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", ""])
@@ -93,16 +93,20 @@ def test_a_shard_is_i_of_n(text: str) -> None:
 )
 def test_data_that_is_none(given: list[str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        chosen(given)
+        choose_data(given)
 
 
 def test_settings_are_the_papers_on_its_datasets_and_smaller_on_glyphs() -> None:
-    cub = settings(Data("cub", "anywhere"), {"loss": "contrastive", "mixup": ["feature"]}, 3, 128, {"epochs": 7})
+    cub = build_config(
+        ReproductionData("cub", "anywhere"), {"loss": "contrastive", "mixup": ["feature"]}, 3, 128, {"epochs": 7}
+    )
     assert (cub.model.backbone, cub.model.dim, cub.train.epochs, cub.train.seed) == ("resnet50", 128, 7, 3)
     assert (cub.loss.reduction, cub.train.decay_by, cub.data.layout) == ("mean_nonzero", 0.1, "cub")
-    glyphs = settings(Data("glyphs", "glyphs"), {"loss": "multi-similarity"}, 0, 128, {"batch_size": 50})
+    glyphs = build_config(
+        ReproductionData("glyphs", "glyphs"), {"loss": "multi-similarity"}, 0, 128, {"batch_size": 50}
+    )
     assert (glyphs.model.backbone, glyphs.model.dim, glyphs.mixing.mixup) == ("glyphs-cnn", 16, ())
     assert glyphs.loss.reduction is None  # the contrastive loss of the preset left nothing behind
     hard = {"loss": "contrastive", "mixup": ["input", "feature"], "hard_negatives": [3, 40]}
-    scaled = settings(Data("glyphs", "glyphs"), hard, 0, 512, {"batch_size": 50})
+    scaled = build_config(ReproductionData("glyphs", "glyphs"), hard, 0, 512, {"batch_size": 50})
     assert scaled.mixing.hard_negatives == (3, 20)

@@ -70,25 +70,25 @@ def test_again_it_trains_nothing_and_says_the_same(folder: Path) -> None:
 def test_a_cell_that_was_not_run_is_empty(folder: Path) -> None:
     """Of the table of rivals only the clean contrastive runs are there."""
     from metrix.reproduce import paper
-    from metrix.reproduce.cells import Store
-    from metrix.reproduce.datasets import chosen
+    from metrix.reproduce.cells import CellStore
+    from metrix.reproduce.datasets import choose_data
     from metrix.reproduce.grid import Grid
-    from metrix.reproduce.tables import recall_table
+    from metrix.reproduce.tables import build_recall_table
 
     changes = {"train_classes": 8, "batch_size": 12, "per_class": 3, "max_steps": 2}
-    grid = Grid(tuple(chosen(["glyphs-mini"])), (0, 1), changes, Store(folder))
-    result = recall_table(grid, paper.table("compete"), grid.datasets[0])
+    grid = Grid(tuple(choose_data(["glyphs-mini"])), (0, 1), changes, CellStore(folder))
+    result = build_recall_table(grid, paper.read_table("compete"), grid.datasets[0])
     content = {row["method"].strip(): row for row in result.to_dict()["rows"]}
     assert len(content["Cont"]["measured"]["R@1"]["values"]) == 2
     for method in ("+i-Mix", "+MoCHi", "PA"):
         assert content[method]["measured"]["R@1"] == {"mean": None, "deviation": None, "values": []}
         assert content[method]["note"] == "Not run."
-    block = result.block()
+    block = result.to_block()
     rows = {str(row[0]).strip(): row for row in block.rows}
     assert rows["+i-Mix [1]"][2:6] == ["", "", "", ""]
     assert "[1] Not run." in block.footnotes
-    one_more_seed = Grid(grid.datasets, (0, 1, 2), changes, Store(folder))
-    line = recall_table(one_more_seed, paper.table("compete"), grid.datasets[0]).lines[0]
+    one_more_seed = Grid(grid.datasets, (0, 1, 2), changes, CellStore(folder))
+    line = build_recall_table(one_more_seed, paper.read_table("compete"), grid.datasets[0]).lines[0]
     assert line.note == "1 of 3 runs are not finished."
     assert len(line.measured["R@1"].values) == 2
 

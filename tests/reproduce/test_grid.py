@@ -9,20 +9,20 @@ import pytest
 
 from metrix.report.page import Value
 from metrix.reproduce import paper
-from metrix.reproduce.cells import Store
-from metrix.reproduce.datasets import Data
-from metrix.reproduce.grid import Grid, Spread, Wanted
-from metrix.reproduce.items import ITEMS, chosen
-from metrix.reproduce.tables import paper_gain, recall_table
+from metrix.reproduce.cells import CellStore
+from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.grid import Experiment, Grid, Spread
+from metrix.reproduce.items import ITEMS, choose_items
+from metrix.reproduce.tables import build_recall_table, paper_gain
 from tests.reproduce.conftest import MINI, TINY
 
 CLEAN, MIXED = {"loss": "contrastive"}, {"loss": "contrastive", "mixup": ["feature"]}
 
 
-def put(grid: Grid, wanted: Wanted, recalls: list[dict[str, float] | None]) -> None:
+def put(grid: Grid, experiment: Experiment, recalls: list[dict[str, float] | None]) -> None:
     """Results of each seed; None is a run that is not finished."""
-    for one, recall in zip(grid.cells(wanted), recalls, strict=True):
-        grid.store.note(one, tries=1, error=None)
+    for one, recall in zip(grid.cells(experiment), recalls, strict=True):
+        grid.store.write_record(one, tries=1, error=None)
         if recall is not None:
             path = grid.store.run(one.key).path
             path.mkdir(parents=True)
@@ -31,13 +31,13 @@ def put(grid: Grid, wanted: Wanted, recalls: list[dict[str, float] | None]) -> N
 
 @pytest.fixture
 def cars(tmp_path: Path) -> Grid:
-    data = Data("cars", "anywhere")
+    data = ReproductionData("cars", "anywhere")
     data.__dict__["mark"] = "fingerprint"  # no images are needed to read results
-    return Grid((data,), (0, 1, 2), {}, Store(tmp_path))
+    return Grid((data,), (0, 1, 2), {}, CellStore(tmp_path))
 
 
 def test_spread_is_over_seeds_and_gains_are_of_the_same_seed(cars: Grid) -> None:
-    clean, mixed = Wanted(CLEAN, cars.datasets[0]), Wanted(MIXED, cars.datasets[0])
+    clean, mixed = Experiment(CLEAN, cars.datasets[0]), Experiment(MIXED, cars.datasets[0])
     put(cars, clean, [{"1": 0.5}, {"1": 0.7}, {"1": 0.9}])
     put(cars, mixed, [{"1": 0.6}, None, {"1": 0.95}])
     assert cars.recall(clean)[1].values == pytest.approx((50, 70, 90))
@@ -46,7 +46,7 @@ def test_spread_is_over_seeds_and_gains_are_of_the_same_seed(cars: Grid) -> None
     assert cars.missing(clean) is None
     assert cars.missing(mixed) == "1 of 3 runs are not finished."
     failed = cars.cells(mixed)[1]
-    cars.store.note(failed, error="out of memory")
+    cars.store.write_record(failed, error="out of memory")
     assert cars.missing(mixed) == "1 of 3 runs failed: out of memory"
     assert len(cars.runs(mixed)) == 2
     assert (Spread().mean, Spread().text(), Spread((3.0,)).text()) == (None, "", "3.0")
@@ -54,8 +54,8 @@ def test_spread_is_over_seeds_and_gains_are_of_the_same_seed(cars: Grid) -> None
 
 def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
     data = cars.datasets[0]
-    put(cars, Wanted(CLEAN, data), [{"1": 0.8, "2": 0.88, "4": 0.92, "8": 0.95}] * 3)
-    block = recall_table(cars, paper.table("ablation"), data).block()
+    put(cars, Experiment(CLEAN, data), [{"1": 0.8, "2": 0.88, "4": 0.92, "8": 0.95}] * 3)
+    block = build_recall_table(cars, paper.read_table("ablation"), data).to_block()
     groups = [(column.group, column.name) for column in block.columns]
     assert groups[3:7] == [("R@1", "here"), ("R@1", "paper"), ("R@2", "here"), ("R@2", "paper")]
     baseline = block.rows[0]
@@ -67,8 +67,10 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
 
 
 def test_what_differs_is_said(tmp_path: Path) -> None:
-    grid = Grid((MINI,), (0,), {**TINY, "batch_size": 50}, Store(tmp_path))
-    (differs,) = (note for note in recall_table(grid, paper.table("ablation"), MINI).notes if "differs" in note)
+    grid = Grid((MINI,), (0,), {**TINY, "batch_size": 50}, CellStore(tmp_path))
+    (differs,) = (
+        note for note in build_recall_table(grid, paper.read_table("ablation"), MINI).notes if "Differences" in note
+    )
     for words in (
         "glyphs-mini, which stands in",
         "network glyphs-cnn (paper: resnet50, pretrained)",
@@ -81,10 +83,10 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
 
 
 def test_cells_that_tables_share_are_one(tmp_path: Path) -> None:
-    grid = Grid((MINI,), (0, 1), TINY, Store(tmp_path))
-    wanted = {item.name: list(item.wanted(grid, MINI)) for item in ITEMS}
-    alone = {name: {one.key for one in grid.every_cell(found)} for name, found in wanted.items()}
-    together = [one.key for one in grid.every_cell(one for found in wanted.values() for one in found)]
+    grid = Grid((MINI,), (0, 1), TINY, CellStore(tmp_path))
+    experiments = {item.name: list(item.experiments(grid, MINI)) for item in ITEMS}
+    alone = {name: {one.key for one in grid.distinct_cells(found)} for name, found in experiments.items()}
+    together = [one.key for one in grid.distinct_cells(one for found in experiments.values() for one in found)]
     assert len(together) == len(set(together)) == len(set().union(*alone.values()))
     assert len(alone["main"]) == 2 * 15  # seven baselines, four losses with and without Metrix
     assert len(alone["types"]) == 2 * 23
@@ -92,16 +94,16 @@ def test_cells_that_tables_share_are_one(tmp_path: Path) -> None:
     assert alone["main"] < alone["types"]
     assert alone["tsne"] == alone["retrieval"] == alone["main"] & alone["ablation"]
     assert not alone["ablation"] & alone["ablation-cub"]  # another dimension
-    assert all(grid.why_not(one) is None for found in wanted.values() for one in found)  # every method is there
+    assert all(grid.why_not(one) is None for found in experiments.values() for one in found)  # every method is there
 
 
 def test_gains_of_the_paper_are_as_printed_or_differences() -> None:
-    main, compete = paper.table("main"), paper.table("compete")
+    main, compete = paper.read_table("main"), paper.read_table("compete")
     assert paper_gain(main, main.rows[8], "sop") == 2.6
     assert paper_gain(main, main.row("PA"), "cub") is None
     assert paper_gain(compete, compete.rows[3], "cars") == pytest.approx(-5.3)
 
 
 def test_items_by_name() -> None:
-    assert chosen(["all"]) == list(ITEMS)
-    assert [item.name for item in chosen(["tsne", "main", "tsne"])] == ["tsne", "main"]
+    assert choose_items(["all"]) == list(ITEMS)
+    assert [item.name for item in choose_items(["tsne", "main", "tsne"])] == ["tsne", "main"]

@@ -50,7 +50,7 @@ def positivity(
     """
     import numpy as np
 
-    from metrix.cli.terminal.tables import numbers_table
+    from metrix.cli.terminal.tables import build_numbers_table
     from metrix.report.figures.plots import positivity_figure, save
     from metrix.runs.analysis import default_folder, loss_of
     from metrix.runs.analysis import positivity as measure
@@ -77,7 +77,7 @@ def positivity(
         "initial": initial,
     }
     rows = list(zip(columns["lams"], columns["empirical"], columns["theoretical"], strict=True))
-    table = numbers_table(
+    table = build_numbers_table(
         f"P(Pos(a, v)), {title}",
         {f"λ = {lam:.2f}": {"empirical": counted, "theoretical": expected} for lam, counted, expected in rows},
     )
@@ -109,8 +109,8 @@ def utilization(
     Writes utilization.json.
     """
     from metrix.cli.evaluate import one_source
-    from metrix.cli.terminal.progress import progress
-    from metrix.cli.terminal.tables import numbers_table
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.tables import build_numbers_table
     from metrix.errors import InvalidInput
     from metrix.runs.analysis import default_folder, utilization_of_examples, utilization_of_run
     from metrix.runs.embedding import TrainedModel
@@ -119,7 +119,7 @@ def utilization(
 
     one_source(run, embeddings, {"--mixup": mixup})
     model = None
-    with progress(json_output) as report:
+    with show_progress(json_output) as report:
         if embeddings is not None:
             if train_embeddings is None:
                 raise InvalidInput(
@@ -139,7 +139,7 @@ def utilization(
     for name, value in found.mixed.items():
         seen = found.counts["clean"] + found.counts[name]
         rows[f"with {name} mixup, u(Q, X̂)"] = {"u": value, "training examples": seen}
-    table = numbers_table(
+    table = build_numbers_table(
         f"Utilization of {found.counts['queries']:,} queries, {epochs} epochs", rows, "lower is better"
     )
     _finish(found.to_dict(), table, folder / "utilization.json", [], json_output)
@@ -157,8 +157,8 @@ def geometry(
     Writes geometry.json.
     """
     from metrix.cli.evaluate import one_source
-    from metrix.cli.terminal.progress import progress
-    from metrix.cli.terminal.tables import numbers_table
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.tables import build_numbers_table
     from metrix.evaluate import Estimate
     from metrix.runs.analysis import default_folder, estimate_to_dict
     from metrix.runs.analysis import geometry as measure
@@ -167,7 +167,7 @@ def geometry(
 
     one_source(run, embeddings)
     model = None
-    with progress(json_output) as report:
+    with show_progress(json_output) as report:
         if embeddings is not None:
             parts = {"embeddings": examples_of_files(embeddings, labels)}
         else:
@@ -179,7 +179,7 @@ def geometry(
         name: {key: estimate_to_dict(v) if isinstance(v, Estimate) else v for key, v in row.items()}
         for name, row in found.items()
     }
-    table = numbers_table("Geometry", found, "alignment and uniformity: lower is better")
+    table = build_numbers_table("Geometry", found, "alignment and uniformity: lower is better")
     _finish(plain, table, default_folder(model, output) / "geometry.json", [], json_output)
 
 
@@ -187,7 +187,7 @@ def _training_examples(
     run: Path | None, embeddings: Path | None, labels: Path | None, initial: bool, quiet: bool
 ) -> tuple[Any, Any]:
     from metrix.cli.evaluate import one_source
-    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.progress import show_progress
     from metrix.runs.embedding import TrainedModel
     from metrix.runs.evaluation import examples_of_files, examples_of_run
 
@@ -195,7 +195,7 @@ def _training_examples(
     if embeddings is not None:
         return None, examples_of_files(embeddings, labels)
     assert run is not None
-    with progress(quiet) as report:
+    with show_progress(quiet) as report:
         model = TrainedModel(run, report, initial=initial)
         return model, examples_of_run(model, part="train")
 

@@ -31,14 +31,14 @@ def compare(
     from rich.console import Console
 
     from metrix.cli.evaluate import whole_numbers
-    from metrix.cli.terminal.progress import progress
-    from metrix.cli.terminal.tables import comparison_tables
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.tables import build_comparison_tables
     from metrix.runs.comparison import compared
 
-    with progress(json_output) as report:
+    with show_progress(json_output) as report:
         result = compared(runs, data, whole_numbers("--ks", ks), resamples=bootstrap, report=report)
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return
-    for table in comparison_tables(result):
+    for table in build_comparison_tables(result):
         Console().print(table)

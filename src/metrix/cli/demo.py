@@ -32,10 +32,10 @@ def demo(
     """
     import json
 
-    from metrix.cli.terminal.training import watched_series
+    from metrix.cli.terminal.training import watch_series
     from metrix.experiments.demo import demonstrate
 
-    with watched_series(2 * seeds, quiet or json_output) as watching:
+    with watch_series(2 * seeds, quiet or json_output) as watching:
         found = demonstrate(output, seeds, steps, **watching)
     if json_output:
         typer.echo(json.dumps(found.to_dict()))

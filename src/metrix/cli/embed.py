@@ -34,7 +34,7 @@ def embed(
 
     from rich.console import Console
 
-    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.progress import show_progress
     from metrix.runs.embedding import PARTS, TrainedModel
     from metrix.runs.export import export, share_of_process
 
@@ -43,7 +43,7 @@ def embed(
 
         raise unknown_choice("part", part, PARTS)
     share = share_of_process(os.environ.get)
-    with progress(quiet) as report:
+    with show_progress(quiet) as report:
         model = TrainedModel(run, report)
         chosen = part or ("test" if data is None else "all")
         complete = export(model, output, data, chosen, share=share, overwrite=overwrite)

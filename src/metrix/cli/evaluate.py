@@ -49,8 +49,8 @@ def evaluate(
 
     from rich.console import Console
 
-    from metrix.cli.terminal.progress import progress
-    from metrix.cli.terminal.tables import evaluation_table
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.tables import build_evaluation_table
     from metrix.runs.embedding import TrainedModel
     from metrix.runs.evaluation import evaluation, examples_of_files, examples_of_run, record
     from metrix.runs.export import share_of_process
@@ -58,7 +58,7 @@ def evaluate(
     one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
     chosen = whole_numbers("--ks", ks)
     model = None
-    with progress(json_output) as report:
+    with show_progress(json_output) as report:
         if embeddings is not None:
             examples = examples_of_files(embeddings, labels, gallery_embeddings, gallery_labels)
         else:
@@ -75,7 +75,7 @@ def evaluate(
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return
-    Console().print(evaluation_table(result))
+    Console().print(build_evaluation_table(result))
     for path in (written, per_class):
         if path is not None:
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)

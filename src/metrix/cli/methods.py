@@ -63,11 +63,11 @@ def methods(
 
 
 def _trained(given: dict[str, Any], quiet: bool) -> Field:
-    from metrix.cli.terminal.training import watched_series
+    from metrix.cli.terminal.training import watch_series
     from metrix.experiments.all_methods import STEPS, runs_of, train_field
 
     of = runs_of(given.get("data", "glyphs"), given.get("steps", STEPS), given.get("seeds", 1))
-    with watched_series(of, quiet) as watching:
+    with watch_series(of, quiet) as watching:
         return train_field(**given, **watching)
 
 

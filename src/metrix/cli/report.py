@@ -49,7 +49,7 @@ def report(
     from rich.console import Console
 
     from metrix.cli.evaluate import whole_numbers
-    from metrix.cli.terminal.progress import progress
+    from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page
     from metrix.report.report import Choices, composed
 
@@ -64,7 +64,7 @@ def report(
         test_only=test_only,
         seed=seed,
     )
-    with progress(quiet or json_output) as told:
+    with show_progress(quiet or json_output) as told:
         made = composed(runs, choices, told)
         written = made.page.write(output, figures)
     if json_output:

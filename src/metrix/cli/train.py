@@ -47,7 +47,7 @@ def train(
     """
     import json
 
-    from metrix.cli.terminal.training import quiet_or_drawn
+    from metrix.cli.terminal.training import build_run_watcher
     from metrix.errors import InvalidInput
     from metrix.train import Config
     from metrix.train import train as run_training
@@ -83,7 +83,7 @@ def train(
             return
         if data is None and config is None and preset != "glyphs":
             raise InvalidInput("no data was given: accepted are a folder of class folders, a manifest, or glyphs")
-    watcher = quiet_or_drawn(quiet or json_output)
+    watcher = build_run_watcher(quiet or json_output)
     launch = Launch(devices, nodes, strategy_of(strategy))
     run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch)
     if json_output and is_first():

@@ -1,1 +1,1 @@
-"""The paper's tables and figures again: its numbers as data, a grid of runs, and both side by side."""
+"""Reproduce the paper's tables and figures: a grid of runs, and its results beside the numbers of the paper."""

@@ -1,13 +1,13 @@
-"""Cells: the runs that tables are made of, each there once.
+"""Cells: the training runs that tables and figures are computed from.
 
-cells/KEY/cell.json    what it is: settings, code, tries, error
+cells/KEY/cell.json    the record of a cell: settings, version of the code, tries, last error
 cells/KEY/run/         an ordinary run of `metrix train`
-cells/KEY/log.txt      what it printed
-index.json             all cells, for a reader; made anew from the files above
+cells/KEY/log.txt      what the run printed
+index.json             an overview of all cells, rewritten from the files above
 
-A key is the hash of the settings, the images and the code that trains, so a cell that several tables share is
-trained once, and one that is finished is trained again only if something that matters has changed. Folders of
-cells from several machines are put together by copying.
+KEY is a hash of the settings, the images and the code that trains. A cell shared by several tables is therefore trained
+once, and a finished cell is trained again only if one of the three has changed. To merge the cells of several machines,
+copy their folders into one.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from typing import Any
 import metrix
 from metrix.errors import InvalidInput
 from metrix.files import write_json
-from metrix.reproduce.datasets import Data
+from metrix.reproduce.datasets import ReproductionData
 from metrix.train.config import Config, parsed
 from metrix.train.run_folder import RunFolder
 
-TRAINED_BY = ("core", "data", "model", "train")  # folders of source that a result depends on
-# How and where a run computes, not what.
-_WITHOUT = {"data": ("data", "workers"), "train": ("checkpoint_steps",)}
+TRAINED_BY = ("core", "data", "model", "train")  # packages whose code determines the result of a run
+# Keys that change how or where a run computes, but not its result.
+_NOT_IN_KEY = {"data": ("data", "workers"), "train": ("checkpoint_steps",)}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid."""
+    """One training run of a grid."""
 
     key: str
     config: Config
-    name: str  # for a person
+    name: str  # shown to the user
 
     @property
     def kind(self) -> str:
-        """Cells of a kind take about as long for a step: clean, a mixup type, another method."""
+        """Clean, a mixup type or another mixing method; cells of one kind take about equally long per step."""
         return self.config.mixing.described() if self.config.mixing.mixup else "clean"
 
-    def content(self) -> dict[str, Any]:
-        """What its file says before it is run."""
+    def to_record(self) -> dict[str, Any]:
+        """The content of `cell.json` before the cell is run."""
         return {"name": self.name, "code": code_version(), "config": self.config.model_dump(mode="json")}
 
 
-def cell(config: Config, data: Data) -> Cell:
-    """The cell of settings on a dataset."""
+def make_cell(config: Config, data: ReproductionData) -> Cell:
+    """Make the cell that trains a configuration on a dataset."""
     nested = config.model_dump(mode="json")
-    for section, keys in _WITHOUT.items():
+    for section, keys in _NOT_IN_KEY.items():
         for key in keys:
             del nested[section][key]
-    text = json.dumps([nested, data.mark, code_version()], sort_keys=True)
+    text = json.dumps([nested, data.fingerprint, code_version()], sort_keys=True)
     method = config.loss.loss if config.train.scheme == "none" else config.train.scheme
     mixed = f" + {config.mixing.described()}" if config.mixing.mixup else ""
     name = f"{data.name}, {method}{mixed}, seed {config.train.seed}"
@@ -67,102 +67,103 @@ def cell(config: Config, data: Data) -> Cell:
 
 
 @dataclass(frozen=True)
-class Store:
-    """The folder of all cells."""
+class CellStore:
+    """The folder that holds all cells."""
 
     folder: Path
 
     def prepare(self) -> None:
-        """Make the folder; one that cannot be made is a clear error."""
+        """Create the folder, or explain why it cannot be created."""
         try:
             (self.folder / "cells").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(
-                f"the folder {self.folder} cannot be made: {error.strerror}; choose another with -o"
+                f"--output: cannot create the folder {self.folder}: {error.strerror}; choose another"
             ) from error
 
-    def place(self, key: str) -> Path:
+    def cell_folder(self, key: str) -> Path:
         """The folder of a cell."""
         return self.folder / "cells" / key
 
     def run(self, key: str) -> RunFolder:
-        """The run of a cell."""
-        return RunFolder(self.place(key) / "run")
+        """The run folder of a cell."""
+        return RunFolder(self.cell_folder(key) / "run")
 
     def results(self, key: str) -> dict[str, Any] | None:
-        """What a finished cell measured; None if it is not finished."""
+        """The results of a finished cell; None if it is not finished."""
         return self.run(key).results
 
-    def note(self, one: Cell, **values: Any) -> None:
-        """Write the file of a cell; values that were noted before and are not given stay."""
-        kept = self.noted(one.key)
-        path = self.place(one.key) / "cell.json"
+    def write_record(self, one: Cell, **values: Any) -> None:
+        """Update `cell.json`; values recorded earlier and not given now are kept."""
+        kept = self.read_record(one.key)
+        path = self.cell_folder(one.key) / "cell.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**kept, **one.content(), **values})
+        write_json(path, {**kept, **one.to_record(), **values})
 
-    def noted(self, key: str) -> dict[str, Any]:
-        """The file of a cell; empty if there is none."""
-        path = self.place(key) / "cell.json"
+    def read_record(self, key: str) -> dict[str, Any]:
+        """The content of `cell.json`; empty if the cell was never started."""
+        path = self.cell_folder(key) / "cell.json"
         found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
         return found
 
-    def everything(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All cells of the folder, of this grid or another."""
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Key and record of every cell in the folder, whichever grid it belongs to."""
         for path in sorted((self.folder / "cells").glob("*/cell.json")):
             yield path.parent.name, json.loads(path.read_text("utf-8"))
 
     def write_index(self) -> None:
-        """All cells in one file."""
+        """Write an overview of all cells to `index.json`."""
         content = {}
-        for key, noted in self.everything():
+        for key, record in self.records():
             results = self.results(key)
-            shown = {name: noted.get(name) for name in ("name", "code", "tries", "error")}
+            shown = {name: record.get(name) for name in ("name", "code", "tries", "error")}
             content[key] = {**shown, "finished": results is not None, "seconds": (results or {}).get("seconds")}
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "index.json", content)
 
 
-def config_of(noted: dict[str, Any]) -> Config:
-    """The settings in a cell's file."""
-    return parsed(noted["config"])
+def config_of_record(record: dict[str, Any]) -> Config:
+    """The configuration in the record of a cell."""
+    return parsed(record["config"])
 
 
-def share(cells: Iterable[Cell], shard: tuple[int, int]) -> list[Cell]:
-    """The cells of shard i of n (from 1): every n-th by key, so that all shards together are all cells."""
+def take_shard(cells: Iterable[Cell], shard: tuple[int, int]) -> list[Cell]:
+    """Select the cells of shard (i, n), with i from 1 to n: every n-th cell in the order of the keys."""
     number, of = shard
     chosen = {one.key for one in sorted(cells, key=lambda one: one.key)[number - 1 :: of]}
     return [one for one in cells if one.key in chosen]
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """`i/n` as two numbers.
+    """Parse `i/n` into two numbers.
 
     >>> parse_shard("2/3")
     (2, 3)
     """
     number, slash, of = text.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise InvalidInput(f"--shard {text!r}: accepted is i/n with i from 1 to n, such as 1/3")
+        raise InvalidInput(f"--shard: expected i/n with i from 1 to n, such as 1/3, got {text!r}")
     return int(number), int(of)
 
 
 def code_version() -> str:
-    """A hash of the source that trains."""
-    return source_hash(TRAINED_BY)
+    """A hash of the code that determines the result of a run."""
+    return hash_code(TRAINED_BY)
 
 
 @cache
-def source_hash(folders: tuple[str, ...]) -> str:
-    """A hash of what the source in some folders of the package says, wherever in them it says it."""
+def hash_code(folders: tuple[str, ...]) -> str:
+    """Hash the code in some folders of the package, regardless of how it is divided into files."""
     root = Path(metrix.__file__).parent
     sources = [path.read_text("utf-8") for folder in folders for path in sorted((root / folder).rglob("*.py"))]
     return hash_sources(sources)
 
 
 def hash_sources(sources: Iterable[str]) -> str:
-    """A hash of the definitions in some sources: moving or reordering them between files leaves it as it is.
+    """Hash the top-level statements of some source files.
 
-    Comments, docstrings, layout and imports from this package, which say where code is, do not count.
+    Moving or reordering definitions does not change the hash; neither do comments, docstrings, empty lines and imports
+    from this package, which only say where code is.
 
     >>> hash_sources(["x = 1\\ny = 2"]) == hash_sources(["from metrix.a import x\\ny = 2  # two", "x = 1"])
     True
@@ -172,7 +173,7 @@ def hash_sources(sources: Iterable[str]) -> str:
 
 
 def _statements(source: str) -> Iterator[str]:
-    """The top-level statements of a source, bare and without imports from this package."""
+    """The top-level statements of a source file, without prose and imports from this package."""
     lines, tree = _bare_lines(source), ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom) and _module(node) == "metrix":
@@ -184,10 +185,10 @@ def _statements(source: str) -> Iterator[str]:
             yield text
 
 
-def bare(source: str) -> str:
-    """Source without docstrings, comments and empty lines; the same in every version of Python.
+def strip_prose(source: str) -> str:
+    """Remove docstrings, comments and empty lines; the result is the same in every version of Python.
 
-    >>> bare("x = 1  # one")
+    >>> strip_prose("x = 1  # one")
     'x = 1'
     """
     return _joined(_bare_lines(source))

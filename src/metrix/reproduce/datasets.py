@@ -1,7 +1,7 @@
-"""What a reproduction trains on, and with which settings.
+"""The datasets of a reproduction and the configuration of each of its runs.
 
-On the paper's datasets the settings are the paper's. Any other data stands in for them: `glyphs` with a
-small network, a folder of images with the settings of CUB200.
+On its four datasets, the paper's own settings apply. Other data stands in for them: `glyphs` with a small network, any
+other folder or manifest with the paper's settings for CUB200.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from metrix.train.names import LOSSES
 
 GLYPHS = ("glyphs", "glyphs-mini")
 PAPER_DIM, PAPER_BATCH = 512, 100
-MANY = 4  # k up to here is input mixup's, which does not depend on the batch
+SCALED_FROM = 4  # smaller k are those of input mixup and do not grow with the batch
 
-# Small and short: a step takes milliseconds, so that the whole grid takes minutes.
+# --quick: a step takes milliseconds, and the whole grid minutes.
 QUICK: dict[str, Any] = {"train_classes": 30, "batch_size": 48, "max_steps": 100}
-QUICK_SEEDS = 2
+SEEDS, QUICK_SEEDS = 3, 2
 
 
 @dataclass(frozen=True)
-class Data:
-    """A dataset by the name that the tables have for it."""
+class ReproductionData:
+    """A dataset: its name in the tables, and what `metrix.data.open` takes to open it."""
 
     name: str
     spec: str
 
     @property
     def in_paper(self) -> bool:
-        """Whether the paper has numbers on it."""
+        """Whether the paper reports numbers on this dataset."""
         return self.name in DATASETS
 
     @property
     def title(self) -> str:
-        """The name in a heading."""
+        """The name shown in headings."""
         return DATASETS.get(self.name, self.name)
 
     @cached_property
-    def mark(self) -> str:
-        """What tells these images from others: their fingerprint; wherever they are, it is the same."""
+    def fingerprint(self) -> str:
+        """Identifies the images themselves, independently of the folder they are in."""
         if self.spec in GLYPHS:
             return self.spec
         from metrix.data.opening import read_catalogue
@@ -55,38 +55,43 @@ class Data:
         return read_catalogue(self.spec, layout=self.name if self.in_paper else None).fingerprint()
 
 
-def chosen(given: Sequence[str]) -> list[Data]:
-    """The datasets of `--data NAME=PATH`, repeated; glyphs without any.
+def choose_data(given: Sequence[str]) -> list[ReproductionData]:
+    """Parse the values of `--data NAME=PATH`; without any, the dataset is glyphs.
 
-    >>> chosen(["cars=~/cars196"])[0].name
-    'cars'
+    >>> choose_data(["digits=glyphs-mini"])
+    [ReproductionData(name='digits', spec='glyphs-mini')]
     """
-    found: dict[str, Data] = {}
+    found: dict[str, ReproductionData] = {}
     for text in given:
         name, equals, spec = text.partition("=")
         if not equals and text in GLYPHS:
             spec = text
         if not name or not spec:
             raise InvalidInput(
-                f"--data {text!r}: accepted is NAME=PATH, such as cars=~/cars196, with the paper's names "
-                f"({', '.join(DATASETS)}) or one of your own; or {' or '.join(GLYPHS)} alone"
+                f"--data: expected NAME=PATH, such as cars=~/cars196, got {text!r}; NAME is one of the paper's "
+                f"({', '.join(DATASETS)}) or your own, and {' or '.join(GLYPHS)} needs no path"
             )
         if name in found:
-            raise InvalidInput(f"--data {name} was given twice, {found[name].spec!r} and {spec!r}: give one")
+            raise InvalidInput(f"--data: {name} was given twice, as {found[name].spec!r} and {spec!r}; give one")
         if spec not in GLYPHS:
             spec = os.path.expanduser(spec.removeprefix(f"{name}:"))  # cub=cub:PATH says the layout twice
             place = Path(spec.partition(":")[2] or spec).expanduser()
             if not place.exists():
-                raise InvalidInput(f"--data {text!r}: {place} is not there; accepted is a folder or a manifest")
-        found[name] = Data(name, spec)
-    return list(found.values()) or [Data("glyphs", "glyphs")]
+                raise InvalidInput(f"--data {text}: expected a folder or a manifest, but {place} does not exist")
+        found[name] = ReproductionData(name, spec)
+    return list(found.values()) or [ReproductionData("glyphs", "glyphs")]
 
 
-def settings(data: Data, recipe: Recipe, seed: int, dim: int, changes: dict[str, Any]) -> Config:
-    """The settings of one run: of the dataset, then the method, then what the user changed.
+def build_config(data: ReproductionData, recipe: Recipe, seed: int, dim: int, changes: dict[str, Any]) -> Config:
+    """Build the configuration of one run: the dataset's settings, then the method's, then the user's changes.
 
-    `dim` is the paper's; a stand-in's embedding is smaller in proportion. So is k where all pairs of a
-    batch could be mixed.
+    Args:
+        data: The dataset to train on.
+        recipe: Configuration keys of the method, from the paper's tables.
+        seed: Seed of the run.
+        dim: Embedding dimension in the paper. On glyphs the embedding is smaller in proportion, and k hard negatives
+            are scaled with the batch size.
+        changes: Configuration keys that the user sets for all runs.
     """
     recipe = dict(recipe)
     loss = recipe.pop("loss")
@@ -94,22 +99,22 @@ def settings(data: Data, recipe: Recipe, seed: int, dim: int, changes: dict[str,
     if loss not in LOSSES:
         raise unknown_choice("loss", loss, LOSSES)
     if data.in_paper:
-        base = _preset(data.name, method)
+        base = _choose_preset(data.name, method)
         values: dict[str, Any] = _dim_of(method, dim)
     elif data.spec in GLYPHS:
         base = presets.preset("glyphs").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": loss})
-        values = {"dim": max(8, base.model.dim * dim // PAPER_DIM), **_of_loss(loss)}
+        values = {"dim": max(8, base.model.dim * dim // PAPER_DIM), **_loss_settings(loss)}
     else:
-        base = _preset("cub", method)
+        base = _choose_preset("cub", method)
         values = {**_dim_of(method, dim), "layout": None}
-    if "mixup_method" not in recipe:  # other methods have defaults of their own
+    if "mixup_method" not in recipe:  # other mixing methods bring their own defaults
         values |= {"mixup": (), "lam_per": "pair"}
     values |= {"data": data.spec, "loss": loss, **recipe, "seed": seed, **changes}
     config = base.with_values(values)
-    return config.with_values({"hard_negatives": _scaled(config)})
+    return config.with_values({"hard_negatives": _scale_hard_negatives(config)})
 
 
-def _preset(dataset: str, method: str) -> Config:
+def _choose_preset(dataset: str, method: str) -> Config:
     name = f"paper/{dataset}/{method}"
     if name in presets.names():
         return presets.preset(name)
@@ -117,20 +122,20 @@ def _preset(dataset: str, method: str) -> Config:
 
 
 def _dim_of(method: str, dim: int) -> dict[str, Any]:
-    """The table's, unless the authors of the method have one of their own."""
+    """The dimension of the paper's table, unless the authors of the method use their own."""
     return {} if "dim" in presets.BASELINES.get(method, {}) else {"dim": dim}
 
 
-def _of_loss(loss: str) -> dict[str, Any]:
-    """The parameters of a loss and the learning rate of its proxies, as the paper's presets have them."""
+def _loss_settings(loss: str) -> dict[str, Any]:
+    """The parameters of a loss and the learning rate of its proxies in the paper's presets."""
     kept = {*LossChoice.model_fields, "proxy_lr"}
     return {key: value for key, value in presets.LOSSES.get(loss, {}).items() if key in kept}
 
 
-def _scaled(config: Config) -> tuple[int | None, ...] | None:
-    """k in proportion to the batch, where it is not the few of input mixup."""
+def _scale_hard_negatives(config: Config) -> tuple[int | None, ...] | None:
+    """Scale k in proportion to the batch, except the small k of input mixup."""
     given = config.mixing.hard_negatives
     if given is None:
         return None
     share = config.train.batch_size / PAPER_BATCH
-    return tuple(k if k is None or k < MANY else max(1, round(k * share)) for k in given)
+    return tuple(k if k is None or k < SCALED_FROM else max(1, round(k * share)) for k in given)

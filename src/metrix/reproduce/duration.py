@@ -1,4 +1,4 @@
-"""How long the cells of a grid will take here."""
+"""Estimate how long the cells of a grid will take on this machine."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from metrix.reproduce.cells import Cell, Store, config_of
-from metrix.reproduce.datasets import Data
+from metrix.reproduce.cells import Cell, CellStore, config_of_record
+from metrix.reproduce.datasets import ReproductionData
 from metrix.train.config import Config
 
-FORWARD = 1 / 3  # of a step's time: what a test image takes beside a training image
+FORWARD = 1 / 3  # time to embed a test image, relative to training on an image
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many images a dataset has."""
+    """The number of images and classes of a dataset."""
 
     train: int
     test: int
     train_classes: int
 
     def steps(self, config: Config) -> int:
-        """Steps of a run."""
+        """The number of steps of a run."""
         share = (config.data.train_classes or self.train_classes) / max(1, self.train_classes)
         epoch = math.ceil(self.train * min(1.0, share) / config.train.batch_size)
         return min(config.train.epochs * max(1, epoch), config.train.max_steps or 10**12)
 
 
-def size_of(data: Data) -> Size:
-    """The images of a dataset, counted."""
+def count_images(data: ReproductionData) -> Size:
+    """Count the images and classes of a dataset."""
     import numpy as np
 
     from metrix.data.opening import read_catalogue
@@ -41,34 +41,34 @@ def size_of(data: Data) -> Size:
     return Size(len(train), len(catalogue) - len(train), len(np.unique(train)))
 
 
-class Estimate:
-    """Seconds of a cell, from finished cells of its kind where there are any, else from a short calibration."""
+class DurationEstimate:
+    """Estimates the duration of cells from finished cells of the same kind, or else from a short calibration."""
 
-    def __init__(self, cells: Sequence[Cell], sizes: dict[str, Size], store: Store) -> None:
+    def __init__(self, cells: Sequence[Cell], sizes: dict[str, Size], store: CellStore) -> None:
         self.sizes, self.store = sizes, store
         self.examples = {self.group(one): one.config for one in cells}
 
     @staticmethod
     def group(one: Cell) -> tuple[Any, ...]:
-        """Cells of a group take about as long for a step."""
+        """What the time per step depends on."""
         config = one.config
         return (one.kind, config.model.backbone, config.data.image_size, config.train.batch_size)
 
     @cached_property
     def finished(self) -> dict[tuple[Any, ...], float]:
-        """Seconds of a step, evaluation included, by group of finished cells."""
+        """Seconds per step of the finished cells, evaluation included, by group."""
         found: dict[tuple[Any, ...], list[float]] = {}
-        for key, noted in self.store.everything():
+        for key, record in self.store.records():
             results = self.store.results(key)
             if results is not None:
-                group = self.group(Cell(key, config_of(noted), noted["name"]))
+                group = self.group(Cell(key, config_of_record(record), record["name"]))
                 found.setdefault(group, []).append(results["seconds"] / max(1, results["steps"]))
         return {group: sum(values) / len(values) for group, values in found.items()}
 
     @cached_property
     def calibrated(self) -> dict[tuple[Any, ...], float]:
-        """Seconds of a step by group, measured in this process for those without a finished cell."""
-        from metrix.reproduce.steps import seconds_by_kind
+        """Seconds per step, measured in this process for the groups without a finished cell."""
+        from metrix.reproduce.steps import calibrate
 
         networks: dict[tuple[Any, ...], dict[str, Config]] = {}
         for (kind, *network), config in self.examples.items():
@@ -77,19 +77,19 @@ class Estimate:
         return {
             (kind, *network): seconds
             for network, kinds in networks.items()
-            for kind, seconds in seconds_by_kind(kinds).items()
+            for kind, seconds in calibrate(kinds).items()
         }
 
     @property
     def source(self) -> str:
-        """Where the times come from, for a reader."""
+        """What the estimate is based on, in words."""
         known = sum(group in self.finished for group in self.examples)
         if known == len(self.examples):
             return "from the finished runs"
         return "from a short calibration" if not known else "from the finished runs and a short calibration"
 
     def seconds(self, one: Cell, data: str) -> float:
-        """How long a cell takes."""
+        """Estimate the duration of a cell on a dataset, in seconds."""
         group, size = self.group(one), self.sizes[data]
         steps = size.steps(one.config)
         if group in self.finished:

@@ -1,4 +1,4 @@
-"""The paper's curves and bars, of runs of the grid, with the paper's beside them."""
+"""Curves and bar charts of the paper, drawn from the runs of a grid, beside the paper's own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from metrix.reproduce import paper
 from metrix.reproduce.grid import Spread
 
 
-def positivity_figure(found: Mapping[str, Sequence[float]], title: str) -> Side:
-    """P(Pos(a, v)) against λ: counted, and by eq. prob (fig. gradient-plot)."""
-    printed = paper.content("positivity")
+def draw_positivity(found: Mapping[str, Sequence[float]], title: str) -> Side:
+    """Draw P(Pos(a, v)) against λ, counted and predicted by eq. prob (fig. gradient-plot)."""
+    printed = paper.read_numbers("positivity")
 
     def drawn(source: Mapping[str, Sequence[float]], where: str, name: str) -> Figure:
         given = [Curve(kind, source["lams"], source[kind]) for kind in ("empirical", "theoretical")]
@@ -22,9 +22,9 @@ def positivity_figure(found: Mapping[str, Sequence[float]], title: str) -> Side:
     return Side([drawn(found, title, "positivity"), drawn(printed, "the paper, CUB200", "positivity-paper")])
 
 
-def strength_figure(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]], title: str) -> Side:
-    """Recall@1 against the mixup strength w for each mixup type (fig. ablation-weight)."""
-    printed = paper.content("strength")
+def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]], title: str) -> Side:
+    """Draw Recall@1 against the mixup strength w for each mixup type (fig. ablation-weight)."""
+    printed = paper.read_numbers("strength")
     ends = (printed["strengths"][0], printed["strengths"][-1])
 
     def drawn(given: list[Curve], clean: float | None, where: str, name: str) -> Figure:
@@ -47,8 +47,8 @@ def strength_figure(baseline: Spread, recall: Mapping[str, Mapping[float, Spread
     )
 
 
-def geometry_figure(found: Mapping[str, Mapping[str, Spread]], title: str) -> Side:
-    """Alignment and uniformity of each method, here and in the paper."""
+def draw_geometry(found: Mapping[str, Mapping[str, Spread]], title: str) -> Side:
+    """Draw alignment and uniformity of each method."""
     measures = ("alignment", "uniformity")
     here = {
         f"{measure}, {title}": {
@@ -60,7 +60,7 @@ def geometry_figure(found: Mapping[str, Mapping[str, Spread]], title: str) -> Si
     }
     there: dict[str, dict[str, tuple[float, float | None]]] = {
         f"{measure}, the paper, CUB200": {
-            row.method: (row.measures[measure], None) for row in paper.table("geometry").rows
+            row.method: (row.measures[measure], None) for row in paper.read_table("geometry").rows
         }
         for measure in measures
     }

@@ -1,37 +1,37 @@
-"""Which runs the asked-for tables and figures need, and what those that are finished measured."""
+"""The grid of runs: which cells the experiments of a reproduction need, and the results of the finished ones."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
-from metrix.reproduce.cells import Cell, Store, cell
-from metrix.reproduce.datasets import PAPER_DIM, Data, settings
+from metrix.reproduce.cells import Cell, CellStore, make_cell
+from metrix.reproduce.datasets import PAPER_DIM, QUICK, QUICK_SEEDS, SEEDS, ReproductionData, build_config, choose_data
 from metrix.reproduce.paper import Recipe
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure over seeds; without values nothing was run."""
+    """The values of a measure over the seeds; empty if nothing was run."""
 
     values: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float | None:
-        """The mean, if there is a value."""
+        """The mean; None without values."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation, from two values on."""
+        """The sample standard deviation; None with fewer than two values."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def text(self, digits: int = 1, sign: bool = False) -> str:
-        """Mean ± standard deviation; empty if nothing was run.
+        """Format as mean ± standard deviation; empty if nothing was run.
 
         >>> Spread((1.0, 2.0)).text()
         '1.5 ± 0.7'
@@ -47,45 +47,78 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A method on a dataset, with as many runs as there are seeds."""
+class Experiment:
+    """A method trained on a dataset, once per seed."""
 
     recipe: Recipe
-    data: Data
+    data: ReproductionData
     dim: int = PAPER_DIM
+
+
+def build_grid(
+    data: Sequence[str], seeds: int | None, changes: Mapping[str, Any], folder: Path, quick: bool = False
+) -> Grid:
+    """Build the grid of a reproduction and check it.
+
+    Args:
+        data: Datasets as NAME=PATH; glyphs if there are none.
+        seeds: Runs per experiment; 3 by default, 2 with `quick`.
+        changes: Configuration keys to set in all runs.
+        folder: Where cells are kept.
+        quick: Train for a short time on few classes.
+    """
+    count = seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
+    datasets = tuple(choose_data(data))
+    grid = Grid(datasets, tuple(range(count)), {**(QUICK if quick else {}), **changes}, CellStore(folder), quick)
+    grid.check()
+    return grid
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Datasets, seeds and changed settings; and where the cells are."""
+    """Datasets, seeds and changed settings of a reproduction, and the store of its cells."""
 
-    datasets: tuple[Data, ...]
+    datasets: tuple[ReproductionData, ...]
     seeds: tuple[int, ...]
     changes: Mapping[str, Any]
-    store: Store
+    store: CellStore
     quick: bool = False
     _known: dict[str, list[Cell]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """What was given fits together: every dataset can be read, and the changed settings are settings."""
-        for data in self.datasets:
-            self.cells(Wanted({"loss": "contrastive"}, data))
+        """Check that every dataset can be read and that the changed settings are valid.
 
-    def cells(self, wanted: Wanted) -> list[Cell]:
-        """A cell for each seed; a method that cannot be trained here is an `InvalidInput`."""
-        key = repr((sorted(wanted.recipe.items()), wanted.data.name, wanted.dim))
+        Raises:
+            InvalidInput: One of them is not.
+        """
+        for data in self.datasets:
+            self.cells(Experiment({"loss": "contrastive"}, data))
+
+    def cells(self, experiment: Experiment) -> list[Cell]:
+        """The cells of an experiment, one per seed.
+
+        Raises:
+            InvalidInput: The method cannot be trained on this dataset with these settings.
+        """
+        key = repr((sorted(experiment.recipe.items()), experiment.data.name, experiment.dim))
         if key not in self._known:
             self._known[key] = [
-                cell(settings(wanted.data, wanted.recipe, seed, wanted.dim, dict(self.changes)), wanted.data)
+                make_cell(
+                    build_config(experiment.data, experiment.recipe, seed, experiment.dim, dict(self.changes)),
+                    experiment.data,
+                )
                 for seed in self.seeds
             ]
         return self._known[key]
 
-    def every_cell(self, wanted: Iterable[Wanted]) -> list[Cell]:
-        """The distinct cells of all that is wanted and can be trained: seed by seed, so that early tables are whole."""
+    def distinct_cells(self, experiments: Iterable[Experiment]) -> list[Cell]:
+        """All cells of some experiments, each once, ordered by seed so that every table gets its first results early.
+
+        Experiments that cannot be trained are left out.
+        """
         found: dict[str, Cell] = {}
         by_seed: list[list[Cell]] = [[] for _ in self.seeds]
-        for one in wanted:
+        for one in experiments:
             if self.why_not(one) is None:
                 for column, part in zip(by_seed, self.cells(one), strict=True):
                     column.append(part)
@@ -93,27 +126,27 @@ class Grid:
             found.update({one.key: one for one in column if one.key not in found})
         return list(found.values())
 
-    def why_not(self, wanted: Wanted) -> str | None:
-        """Why a method has no cells; None if it has."""
+    def why_not(self, experiment: Experiment) -> str | None:
+        """Why an experiment cannot be trained; None if it can."""
         try:
-            self.cells(wanted)
+            self.cells(experiment)
         except InvalidInput as error:
             return str(error)
         return None
 
-    def recall(self, wanted: Wanted) -> dict[int, Spread]:
-        """Recall@K in percent over the finished cells."""
+    def recall(self, experiment: Experiment) -> dict[int, Spread]:
+        """Recall@K in percent over the finished cells of an experiment, by K."""
         found: dict[int, list[float]] = {}
-        for results in self._results(wanted):
+        for results in self._results(experiment):
             for k, value in results["test"]["recall"].items():
                 found.setdefault(int(k), []).append(100.0 * value)
         return {k: Spread(tuple(values)) for k, values in found.items()}
 
-    def gain(self, wanted: Wanted, over: Wanted, k: int = 1) -> Spread:
-        """Recall@K less that of another method, of cells with the same seed."""
-        if self.why_not(wanted) or self.why_not(over):
+    def gain(self, experiment: Experiment, over: Experiment, k: int = 1) -> Spread:
+        """Difference in Recall@K to another experiment, in points, between cells with the same seed."""
+        if self.why_not(experiment) or self.why_not(over):
             return Spread()
-        pairs = zip(self.cells(wanted), self.cells(over), strict=True)
+        pairs = zip(self.cells(experiment), self.cells(over), strict=True)
         both = [(self.store.results(a.key), self.store.results(b.key)) for a, b in pairs]
         return Spread(
             tuple(
@@ -123,28 +156,29 @@ class Grid:
             )
         )
 
-    def runs(self, wanted: Wanted) -> list[Path]:
-        """The folders of the finished runs."""
-        if self.why_not(wanted):
+    def runs(self, experiment: Experiment) -> list[Path]:
+        """The folders of the finished runs of an experiment."""
+        if self.why_not(experiment):
             return []
-        return [self.store.run(one.key).path for one in self.cells(wanted) if self.store.results(one.key) is not None]
+        finished = [one for one in self.cells(experiment) if self.store.results(one.key) is not None]
+        return [self.store.run(one.key).path for one in finished]
 
-    def missing(self, wanted: Wanted) -> str | None:
-        """Why a result is not there, or not of all seeds; None if it is."""
-        reason = self.why_not(wanted)
+    def missing(self, experiment: Experiment) -> str | None:
+        """Why the result of some seeds is missing; None if all are finished."""
+        reason = self.why_not(experiment)
         if reason is not None:
             return f"Not available: {reason.partition(';')[0]}."
-        cells = self.cells(wanted)
+        cells = self.cells(experiment)
         left = [one for one in cells if self.store.results(one.key) is None]
         if not left:
             return None
-        errors = [noted["error"] for one in left if (noted := self.store.noted(one.key)).get("error")]
+        errors = [error for one in left if (error := self.store.read_record(one.key).get("error"))]
         if errors:
             return f"{len(left)} of {len(cells)} runs failed: {errors[0]}"
         return "Not run." if len(left) == len(cells) else f"{len(left)} of {len(cells)} runs are not finished."
 
-    def _results(self, wanted: Wanted) -> list[dict[str, Any]]:
-        if self.why_not(wanted):
+    def _results(self, experiment: Experiment) -> list[dict[str, Any]]:
+        if self.why_not(experiment):
             return []
-        found = [self.store.results(one.key) for one in self.cells(wanted)]
+        found = [self.store.results(one.key) for one in self.cells(experiment)]
         return [results for results in found if results is not None]

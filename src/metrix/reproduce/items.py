@@ -1,4 +1,4 @@
-"""The tables and figures of the paper that can be reproduced: what each needs and how it is shown."""
+"""The tables and figures of the paper that can be reproduced: the experiments each needs and how it is shown."""
 
 from __future__ import annotations
 
@@ -10,57 +10,66 @@ from typing import Literal
 from metrix.errors import unknown_choice
 from metrix.report.page import Block, Text
 from metrix.reproduce import measures, paper
-from metrix.reproduce.datasets import Data
-from metrix.reproduce.grid import Grid, Spread, Wanted
+from metrix.reproduce.cells import Cell
+from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.paper import PaperTable
-from metrix.reproduce.tables import INDENT, Line, Result, Shown, difference, recall_table, wanted_by
+from metrix.reproduce.tables import (
+    INDENT,
+    ReproducedTable,
+    ShownColumn,
+    TableLine,
+    build_recall_table,
+    describe_differences,
+    experiments_of,
+)
 
 QUICK_STRENGTHS = (0.1, 0.4, 0.7, 1.0)
 CONTRASTIVE, METRIX = {"loss": "contrastive"}, {"loss": "contrastive", "mixup": ["feature"]}
 
-MISSING = Text("The runs that this figure is drawn from are not finished.", "missing")
+MISSING = Text("The runs of this figure are not finished.", "missing")
 
-Content = Result | Block
+Content = ReproducedTable | Block
 
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure: the runs it needs on a dataset, and what it shows of them."""
+    """A table or figure of the paper: the experiments it needs on a dataset, and what it shows of their results."""
 
     name: str
     kind: Literal["table", "figure"]
     title: str
-    label: str
-    dataset: str  # the paper's
-    wanted: Callable[[Grid, Data], Iterable[Wanted]]
-    shown: Callable[[Grid, Data], Iterator[Content]]
+    label: str  # in the LaTeX source of the paper
+    dataset: str  # that the paper shows it on
+    experiments: Callable[[Grid, ReproductionData], Iterable[Experiment]]
+    render: Callable[[Grid, ReproductionData], Iterator[Content]]
 
 
 def _recall_item(name: str) -> Item:
-    table = paper.table(name)
+    table = paper.read_table(name)
 
-    def shown(grid: Grid, data: Data) -> Iterator[Content]:
-        yield recall_table(grid, table, data)
+    def render(grid: Grid, data: ReproductionData) -> Iterator[Content]:
+        yield build_recall_table(grid, table, data)
 
     where = ", ".join(paper.DATASETS[dataset] for dataset in table.columns)
-    return Item(name, "table", table.title, table.label, where, lambda _, data: wanted_by(table, data), shown)
+    return Item(name, "table", table.title, table.label, where, lambda _, data: experiments_of(table, data), render)
 
 
-def _cost(grid: Grid, data: Data) -> Iterator[Content]:
-    """Milliseconds of a step, measured side by side in this process."""
-    from metrix.reproduce.steps import milliseconds
+def _render_cost(grid: Grid, data: ReproductionData) -> Iterator[Content]:
+    """Milliseconds per step, measured in this process; the methods take turns."""
+    from metrix.reproduce.steps import time_steps
 
-    table = paper.table("cost")
+    table = paper.read_table("cost")
     configs, notes = {}, {}
     for number, row in enumerate(table.rows):
         assert row.recipe is not None
-        wanted = Wanted(row.recipe, data)
-        reason = grid.missing(wanted) if grid.why_not(wanted) else None
+        experiment = Experiment(row.recipe, data)
+        reason = grid.missing(experiment) if grid.why_not(experiment) else None
         if reason is None:
-            configs[str(number)] = grid.cells(wanted)[0].config
+            configs[str(number)] = grid.cells(experiment)[0].config
         else:
             notes[number] = reason
-    found = milliseconds(configs)
+    found = time_steps(configs)
     lines, ours, theirs = [], 0.0, 0.0
     for number, row in enumerate(table.rows):
         here, there = found.get(str(number)), row.measures["milliseconds"]
@@ -69,56 +78,59 @@ def _cost(grid: Grid, data: Data) -> Iterator[Content]:
         measured = {} if here is None else {"ms": Spread((here,)), "ratio": Spread((here / ours,))}
         printed = {"ms": f"{there:.0f}", "ratio": f"{there / theirs:.2f}"}
         name = INDENT + row.method if row.over else row.method
-        lines.append(Line((name,), measured, printed, notes.get(number)))
+        lines.append(TableLine((name,), measured, printed, notes.get(number)))
     setup = table.setup
-    yield Result(
+    yield ReproducedTable(
         f"cost-{data.name}",
         f"{table.title}: {data.title}",
         ("method",),
         (
-            Shown("ms", "measured", "here", "ms a batch", digits=1),
-            Shown("ms", "paper", "paper", "ms a batch"),
-            Shown("ratio", "measured", "here", "× clean", digits=2),
-            Shown("ratio", "paper", "paper", "× clean"),
+            ShownColumn("ms", "measured", "here", "ms per step", digits=1),
+            ShownColumn("ms", "paper", "paper", "ms per step"),
+            ShownColumn("ratio", "measured", "here", "× clean", digits=2),
+            ShownColumn("ratio", "paper", "paper", "× clean"),
         ),
         tuple(lines),
         (
-            f"Median step, forward, backward and optimizer, on random images; all rows take turns in one process. "
-            f"The paper: batch {setup['batch_size']}, {setup['device']}.",
-            difference(grid, setup, data),
+            f"Median time of a training step (forward, backward, optimizer) on random images; all methods take turns "
+            f"in one process. The paper: batch {setup['batch_size']}, {setup['device']}.",
+            describe_differences(grid, setup, data),
         ),
     )
 
 
-def _measure_table(grid: Grid, table: PaperTable, data: Data, found: Sequence[dict[str, Spread]], what: str) -> Result:
-    """A table of measures for which lower is better."""
+def _build_measure_table(
+    grid: Grid, table: PaperTable, data: ReproductionData, found: Sequence[dict[str, Spread]], what: str
+) -> ReproducedTable:
+    """Build a table of measures for which lower is better."""
     lines = []
     for row, measured in zip(table.rows, found, strict=True):
         assert row.recipe is not None
         printed = {name: f"{value:.2f}" for name, value in row.measures.items()}
         name = INDENT + row.method if row.over else row.method
-        lines.append(Line((name,), measured, printed, grid.missing(Wanted(row.recipe, data))))
+        lines.append(TableLine((name,), measured, printed, grid.missing(Experiment(row.recipe, data))))
     columns = []
     for name in table.rows[0].measures:
-        columns += [Shown(name, "measured", "here", name, "min", 3), Shown(name, "paper", "paper, CUB200", name)]
-    notes = (f"{what} Mean ± standard deviation over seeds.", difference(grid, table.setup, data))
+        columns.append(ShownColumn(name, "measured", "here", name, "min", 3))
+        columns.append(ShownColumn(name, "paper", "paper, CUB200", name))
+    notes = (f"{what} Mean ± standard deviation over seeds.", describe_differences(grid, table.setup, data))
     title = f"{table.title}: {data.title}"
-    return Result(f"{table.name}-{data.name}", title, ("method",), tuple(columns), tuple(lines), notes)
+    return ReproducedTable(f"{table.name}-{data.name}", title, ("method",), tuple(columns), tuple(lines), notes)
 
 
-def _geometry(grid: Grid, data: Data) -> Iterator[Content]:
-    from metrix.reproduce.figures import geometry_figure
+def _render_geometry(grid: Grid, data: ReproductionData) -> Iterator[Content]:
+    from metrix.reproduce.figures import draw_geometry
 
-    table = paper.table("geometry")
-    found = [measures.geometry(grid, wanted) for wanted in wanted_by(table, data)]
-    yield _measure_table(grid, table, data, found, "On the test classes; lower is better.")
-    yield geometry_figure({row.method: one for row, one in zip(table.rows, found, strict=True)}, data.title)
+    table = paper.read_table("geometry")
+    found = [measures.measure_geometry(grid, experiment) for experiment in experiments_of(table, data)]
+    yield _build_measure_table(grid, table, data, found, "On the test classes; lower is better.")
+    yield draw_geometry({row.method: one for row, one in zip(table.rows, found, strict=True)}, data.title)
 
 
-def _utilization(grid: Grid, data: Data) -> Iterator[Content]:
-    table = paper.table("utilization")
-    found = [{"utilization": measures.utilization(grid, wanted)} for wanted in wanted_by(table, data)]
-    yield _measure_table(
+def _render_utilization(grid: Grid, data: ReproductionData) -> Iterator[Content]:
+    table = paper.read_table("utilization")
+    found = [{"utilization": measures.measure_utilization(grid, one)} for one in experiments_of(table, data)]
+    yield _build_measure_table(
         grid,
         table,
         data,
@@ -128,115 +140,148 @@ def _utilization(grid: Grid, data: Data) -> Iterator[Content]:
     )
     from metrix.reproduce import pictures
 
-    runs = _two_models(grid, data)
-    yield pictures.utilization(runs["with Metrix"]) if runs else MISSING
+    runs = _finished_models(grid, data)
+    yield pictures.draw_utilization(runs["with Metrix"]) if runs else MISSING
 
 
-def _retrieval(grid: Grid, data: Data) -> Iterator[Content]:
+def _render_retrieval(grid: Grid, data: ReproductionData) -> Iterator[Content]:
     from metrix.reproduce import pictures
 
-    runs = _two_models(grid, data)
-    yield pictures.retrieval(runs) if runs else MISSING
+    runs = _finished_models(grid, data)
+    yield pictures.draw_retrieval(runs) if runs else MISSING
 
 
-def _tsne(grid: Grid, data: Data) -> Iterator[Content]:
+def _render_tsne(grid: Grid, data: ReproductionData) -> Iterator[Content]:
     from metrix.reproduce import pictures
 
-    runs = _two_models(grid, data)
+    runs = _finished_models(grid, data)
     if not runs:
         yield MISSING
         return
-    yield from pictures.maps(runs)
-    yield Text("Contrastive loss; both maps of a line show the same images. t-SNE keeps what is near, no distances.")
+    yield from pictures.draw_maps(runs)
+    yield Text(
+        "Contrastive loss. The maps of a row show the same images. t-SNE preserves neighbourhoods, not distances."
+    )
 
 
-def _two_models(grid: Grid, data: Data) -> dict[str, Path]:
-    """The paper's two models of the first seed; nothing if one of them is not finished."""
-    clean, mixed = (grid.store.run(grid.cells(wanted)[0].key) for wanted in _both(grid, data))
+def _finished_models(grid: Grid, data: ReproductionData) -> dict[str, Path]:
+    """The runs without and with Metrix of the first seed; empty if one of them is not finished."""
+    clean, mixed = (grid.store.run(grid.cells(experiment)[0].key) for experiment in _both_models(grid, data))
     both = {"without mixup": clean, "with Metrix": mixed}
     return {who: run.path for who, run in both.items()} if clean.results and mixed.results else {}
 
 
-def _positivity(grid: Grid, data: Data) -> Iterator[Content]:
-    from metrix.reproduce.figures import positivity_figure
+def _render_positivity(grid: Grid, data: ReproductionData) -> Iterator[Content]:
+    from metrix.reproduce.figures import draw_positivity
 
-    runs = grid.runs(Wanted(paper.content("positivity")["recipe"], data))
+    runs = grid.runs(Experiment(paper.read_numbers("positivity")["recipe"], data))
     if not runs:
         yield MISSING
         return
-    yield positivity_figure(measures.positivity(runs[0]), f"here, {data.title}")
-    yield Text(difference(grid, paper.content("positivity")["setup"], data), "note")
+    yield draw_positivity(measures.measure_positivity(runs[0]), f"here, {data.title}")
+    yield Text(describe_differences(grid, paper.read_numbers("positivity")["setup"], data), "note")
 
 
 def _strengths(grid: Grid) -> Sequence[float]:
-    return QUICK_STRENGTHS if grid.quick else paper.content("strength")["strengths"]
+    return QUICK_STRENGTHS if grid.quick else paper.read_numbers("strength")["strengths"]
 
 
-def _of_strength(data: Data, kind: str, strength: float) -> Wanted:
-    return Wanted({**CONTRASTIVE, "mixup": [kind], "strength": strength}, data)
+def _strength_experiment(data: ReproductionData, kind: str, strength: float) -> Experiment:
+    return Experiment({**CONTRASTIVE, "mixup": [kind], "strength": strength}, data)
 
 
-def _strength_wanted(grid: Grid, data: Data) -> Iterator[Wanted]:
-    yield Wanted(CONTRASTIVE, data)
-    for kind in paper.content("strength")["recall"]:
-        yield from (_of_strength(data, kind, strength) for strength in _strengths(grid))
+def _strength_experiments(grid: Grid, data: ReproductionData) -> Iterator[Experiment]:
+    yield Experiment(CONTRASTIVE, data)
+    for kind in paper.read_numbers("strength")["recall"]:
+        yield from (_strength_experiment(data, kind, strength) for strength in _strengths(grid))
 
 
-def _strength(grid: Grid, data: Data) -> Iterator[Content]:
-    from metrix.reproduce.figures import strength_figure
+def _render_strength(grid: Grid, data: ReproductionData) -> Iterator[Content]:
+    from metrix.reproduce.figures import draw_strength
 
     recall = {
-        kind: {w: grid.recall(_of_strength(data, kind, w)).get(1, Spread()) for w in _strengths(grid)}
-        for kind in paper.content("strength")["recall"]
+        kind: {w: grid.recall(_strength_experiment(data, kind, w)).get(1, Spread()) for w in _strengths(grid)}
+        for kind in paper.read_numbers("strength")["recall"]
     }
-    yield strength_figure(grid.recall(Wanted(CONTRASTIVE, data)).get(1, Spread()), recall, f"here, {data.title}")
-    yield Text(difference(grid, paper.content("strength")["setup"], data), "note")
+    yield draw_strength(grid.recall(Experiment(CONTRASTIVE, data)).get(1, Spread()), recall, f"here, {data.title}")
+    yield Text(describe_differences(grid, paper.read_numbers("strength")["setup"], data), "note")
 
 
-def _both(grid: Grid, data: Data) -> list[Wanted]:
-    return [Wanted(CONTRASTIVE, data), Wanted(METRIX, data)]
+def _both_models(grid: Grid, data: ReproductionData) -> list[Experiment]:
+    return [Experiment(CONTRASTIVE, data), Experiment(METRIX, data)]
 
 
 ITEMS: tuple[Item, ...] = (
     *(_recall_item(name) for name in paper.RECALL_TABLES),
-    Item("cost", "table", paper.table("cost").title, "sec:app-exp_result", "CUB200", lambda *_: (), _cost),
+    Item("cost", "table", paper.read_table("cost").title, "sec:app-exp_result", "CUB200", lambda *_: (), _render_cost),
     Item(
         "geometry",
         "table",
-        paper.table("geometry").title,
+        paper.read_table("geometry").title,
         "sec:discussion",
         "CUB200",
-        lambda _, data: wanted_by(paper.table("geometry"), data),
-        _geometry,
+        lambda _, data: experiments_of(paper.read_table("geometry"), data),
+        _render_geometry,
     ),
-    Item("utilization", "figure", paper.table("utilization").title, "fig:utiliz", "CUB200", _both, _utilization),
+    Item(
+        "utilization",
+        "figure",
+        paper.read_table("utilization").title,
+        "fig:utiliz",
+        "CUB200",
+        _both_models,
+        _render_utilization,
+    ),
     Item(
         "positivity",
         "figure",
-        paper.content("positivity")["title"],
+        paper.read_numbers("positivity")["title"],
         "fig:gradient-plot",
         "CUB200",
-        lambda _, data: [Wanted(paper.content("positivity")["recipe"], data)],
-        _positivity,
+        lambda _, data: [Experiment(paper.read_numbers("positivity")["recipe"], data)],
+        _render_positivity,
     ),
     Item(
         "strength",
         "figure",
-        paper.content("strength")["title"],
+        paper.read_numbers("strength")["title"],
         "fig:ablation-weight",
         "Cars196",
-        _strength_wanted,
-        _strength,
+        _strength_experiments,
+        _render_strength,
     ),
     Item(
-        "retrieval", "figure", "Retrieved images, with and without Metrix", "fig:retrieval", "CUB200", _both, _retrieval
+        "retrieval",
+        "figure",
+        "Retrieved images, with and without Metrix",
+        "fig:retrieval",
+        "CUB200",
+        _both_models,
+        _render_retrieval,
     ),
-    Item("tsne", "figure", "Embedding space of 10, 15 and 20 test classes", "fig:tsne", "CUB200", _both, _tsne),
+    Item(
+        "tsne",
+        "figure",
+        "Embedding space of 10, 15 and 20 test classes",
+        "fig:tsne",
+        "CUB200",
+        _both_models,
+        _render_tsne,
+    ),
 )
 
 
-def chosen(names: Sequence[str]) -> list[Item]:
-    """The items of names; `all` is every one."""
+def cells_of_items(items: Sequence[Item], grid: Grid) -> list[Cell]:
+    """The cells that some tables and figures need on all datasets of a grid, each once."""
+    return grid.distinct_cells(one for item in items for data in grid.datasets for one in item.experiments(grid, data))
+
+
+def choose_items(names: Sequence[str]) -> list[Item]:
+    """Look up tables and figures by name; `all` selects every one.
+
+    >>> [item.title for item in choose_items(["retrieval"])]
+    ['Retrieved images, with and without Metrix']
+    """
     known = {item.name: item for item in ITEMS}
     for name in names:
         if name != "all" and name not in known:

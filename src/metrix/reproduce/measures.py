@@ -1,4 +1,4 @@
-"""What tables and figures need of a finished run beyond its results: measured once and kept beside it."""
+"""Measures of finished runs that are not in their results: computed once and kept beside the run."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from metrix.files import write_json
-from metrix.reproduce.cells import source_hash
-from metrix.reproduce.grid import Grid, Spread, Wanted
+from metrix.reproduce.cells import hash_code
+from metrix.reproduce.grid import Experiment, Grid, Spread
 
-MEASURED_BY = ("core", "evaluate", "runs")  # folders of source that a measure depends on
-EPOCHS = 10  # passes over the training images that mixed examples are drawn in
+MEASURED_BY = ("core", "evaluate", "runs")  # packages whose code determines a measure
+EPOCHS = 10  # passes over the training images from which mixed examples are drawn
 
 
-def geometry(grid: Grid, wanted: Wanted) -> dict[str, Spread]:
-    """Alignment and uniformity of the test embeddings, over seeds."""
-    found = [_kept(run, "geometry", _geometry) for run in grid.runs(wanted)]
+def measure_geometry(grid: Grid, experiment: Experiment) -> dict[str, Spread]:
+    """Alignment and uniformity of the test embeddings of an experiment, over seeds."""
+    found = [_measure_once(run, "geometry", _geometry) for run in grid.runs(experiment)]
     return {name: Spread(tuple(one[name] for one in found)) for name in ("alignment", "uniformity")}
 
 
-def utilization(grid: Grid, wanted: Wanted) -> Spread:
-    """u(Q, X) of a clean run; u(Q, X̂) with the mixed examples of a run with mixup."""
-    found = [_kept(run, "utilization", _utilization) for run in grid.runs(wanted)]
+def measure_utilization(grid: Grid, experiment: Experiment) -> Spread:
+    """Utilization over seeds: u(Q, X) of clean runs, u(Q, X̂) of runs with mixup."""
+    found = [_measure_once(run, "utilization", _utilization) for run in grid.runs(experiment)]
     return Spread(tuple(one["utilization"] for one in found))
 
 
-def positivity(run: Path) -> dict[str, Any]:
-    """P(Pos(a, v)) against λ before the first step, as the paper measures it: counted, and by eq. prob."""
-    return _kept(run, "positivity", _positivity)
+def measure_positivity(run: Path) -> dict[str, Any]:
+    """P(Pos(a, v)) against λ before training, as in the paper: counted, and predicted by eq. prob."""
+    return _measure_once(run, "positivity", _positivity)
 
 
-def _kept(run: Path, name: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """What was measured of a run, from its cell if the code that measures is the same, else measured anew."""
-    path, code = run.parent / f"{name}.json", source_hash(MEASURED_BY)
+def _measure_once(run: Path, name: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Return a measure of a run, from its file if the code that measures has not changed since."""
+    path, code = run.parent / f"{name}.json", hash_code(MEASURED_BY)
     if path.is_file():
         kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
         if kept.get("code") == code:

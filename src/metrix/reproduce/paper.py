@@ -1,7 +1,7 @@
-"""The paper's numbers, as printed: a file in `paper/` for each table and figure that has numbers.
+"""The numbers printed in the paper, read from one YAML file in `paper/` per table or figure.
 
-A row of a table names its method, how it is trained (`recipe`: keys of the configuration) and the row that
-it is measured `over`. Rows without a recipe repeat what other authors reported; nothing is run for them.
+Each row of a table names its method, the configuration keys that train it (`recipe`) and the baseline row that its
+gain is measured `over`. A row without a recipe repeats a number reported by other authors and is not run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ RECALL_TABLES = ("main", "types", "compete", "ablation", "ablation-cub")
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of a table: Recall@K in percent by dataset, or other measures by name."""
+class PaperRow:
+    """A row of a table of the paper: Recall@K in percent by dataset, or other measures by name."""
 
     method: str
     recipe: Recipe | None = None
     over: str | None = None
-    reported: bool = False  # by the method's authors
+    reported: bool = False  # the paper quotes the number of the method's authors
     labels: Mapping[str, str] = field(default_factory=dict)
     recall: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     gain: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -38,20 +38,20 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper; `columns` are the K of Recall@K by dataset."""
+    """A table of the paper; `columns` holds the values of K in Recall@K for each dataset."""
 
     name: str
     label: str
     title: str
     setup: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    rows: tuple[PaperRow, ...]
     columns: Mapping[str, tuple[int, ...]]
     label_columns: tuple[str, ...]
-    studies: bool  # whether the method of a row is the study that it belongs to
+    studies: bool  # whether the method of a row names the study that the row belongs to
     gain_over_best: Mapping[str, tuple[float, ...]]
 
-    def row(self, method: str) -> Row:
-        """The first row of a method: the baseline that others are measured over."""
+    def row(self, method: str) -> PaperRow:
+        """Return the first row of a method: the baseline that other rows are measured over."""
         for row in self.rows:
             if row.method == method:
                 return row
@@ -59,16 +59,16 @@ class PaperTable:
 
 
 @cache
-def content(name: str) -> dict[str, Any]:
-    """A file of the paper's numbers, as it is."""
+def read_numbers(name: str) -> dict[str, Any]:
+    """Read one file of the paper's numbers as plain YAML content."""
     found: dict[str, Any] = yaml.safe_load(_file(name).read_text("utf-8"))
     return found
 
 
 @cache
-def table(name: str) -> PaperTable:
-    """A table of the paper; what does not fit its own columns is an error."""
-    given = content(name)
+def read_table(name: str) -> PaperTable:
+    """Read a table of the paper and check that every row fits its columns."""
+    given = read_numbers(name)
     columns = {dataset: tuple(ks) for dataset, ks in given.get("columns", {}).items()}
     rows = tuple(_row(name, dict(row), columns) for row in given["rows"])
     return PaperTable(
@@ -88,12 +88,15 @@ def _file(name: str) -> Any:
     return resources.files("metrix.reproduce") / "paper" / f"{name}.yaml"
 
 
-def _row(name: str, given: dict[str, Any], columns: Mapping[str, tuple[int, ...]]) -> Row:
+def _row(name: str, given: dict[str, Any], columns: Mapping[str, tuple[int, ...]]) -> PaperRow:
     method = given.pop("method")
     recall = {dataset: tuple(given.pop(dataset)) for dataset in columns if dataset in given}
     gain = {dataset: tuple(values) for dataset, values in given.pop("gain", {}).items()}
     for dataset, values in (*recall.items(), *gain.items()):
         if len(values) != len(columns[dataset]):
-            raise InvalidInput(f"{name}, {method}: {len(values)} values of {dataset} for K = {columns[dataset]}")
+            raise InvalidInput(
+                f"{name}.yaml, {method}: expected {len(columns[dataset])} values for {dataset}, one for each K in "
+                f"{columns[dataset]}, got {len(values)}"
+            )
     known = {key: given.pop(key) for key in ("recipe", "over", "reported", "labels") if key in given}
-    return Row(method, recall=recall, gain=gain, measures=given, **known)
+    return PaperRow(method, recall=recall, gain=gain, measures=given, **known)

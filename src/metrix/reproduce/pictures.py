@@ -1,7 +1,4 @@
-"""What two models see: retrieved images, maps of test classes, and how mixed examples fill the space.
-
-The paper's two models are the contrastive loss without and with Metrix.
-"""
+"""Pictures of two models, one trained without and one with Metrix: retrieved images and maps of the embedding space."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ from metrix.runs.evaluation import Examples, examples_of_run
 
 QUERIES, NEAREST = 8, 5
 CLASSES = (10, 15, 20)
-SHOWN = {"training": 250, "queries": 60}  # points of a map that one can still look at
+SHOWN = {"training": 250, "queries": 60}  # points on a map, few enough to tell them apart
 
 
-def retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
-    """The nearest test images of some queries by each model (fig. retrieval)."""
+def draw_retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
+    """Show the nearest test images to some queries, for each model (fig. retrieval)."""
     models = {who: TrainedModel(path) for who, path in runs.items()}
     found = {who: examples_of_run(model) for who, model in models.items()}
     first, dataset = next(iter(found.values())), next(iter(models.values())).dataset()
     queries = dataset.query if dataset.separate_gallery else dataset.test
     searched = dataset.gallery if dataset.separate_gallery else dataset.test
     searchers = {who: Searcher(one.vectors, one.gallery) for who, one in found.items()}
-    rows = differing(searchers, first, seed)
+    rows = choose_differing_queries(searchers, first, seed)
     return gallery(
         searchers,
         rows,
@@ -42,14 +39,14 @@ def retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
         first.gallery_labels,
         lambda row: _pixels(searched.image(row)),
         k=NEAREST,
-        caption=f"The {NEAREST} nearest test images, framed by whether they are of the query's class. Queries are "
-        "drawn at random from those for which the models differ in how many are right.",
+        caption=f"The {NEAREST} nearest test images, framed by whether they belong to the query's class. "
+        "Queries are drawn at random from those for which the models differ in the number of correct neighbours.",
         name="retrieval",
     )
 
 
-def differing(searchers: Mapping[str, Searcher], examples: Examples, seed: int = 0) -> list[int]:
-    """Queries for which the searchers differ in how many of the nearest are right, drawn at random, from a sample."""
+def choose_differing_queries(searchers: Mapping[str, Searcher], examples: Examples, seed: int = 0) -> list[int]:
+    """Draw queries at random for which the models differ in the number of correct neighbours."""
     draws = np.random.default_rng(seed)
     sample = np.sort(draws.permutation(len(examples.labels))[:2000])
     names = examples.labels if examples.gallery_labels is None else examples.gallery_labels
@@ -62,8 +59,8 @@ def differing(searchers: Mapping[str, Searcher], examples: Examples, seed: int =
     return [int(row) for row in draws.permutation(pool)[:QUERIES]]
 
 
-def maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
-    """Test embeddings of some classes in the plane, by each model (fig. tsne)."""
+def draw_maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
+    """Map the test embeddings of some classes to the plane, for each model (fig. tsne)."""
     found = {who: examples_of_run(TrainedModel(path)).everything for who, path in runs.items()}
     labels = next(iter(found.values()))[1]
     for count in CLASSES:
@@ -78,8 +75,8 @@ def maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
         yield Side(drawn)
 
 
-def utilization(run: Path, seed: int = 0) -> Side:
-    """Test queries and their nearest training embeddings, clean and mixed, of a model trained with mixup."""
+def draw_utilization(run: Path, seed: int = 0) -> Side:
+    """Map test queries and their nearest training embeddings, clean and mixed, of a model trained with mixup."""
     model = TrainedModel(run)
     train, queries = examples_of_run(model, part="train").vectors, examples_of_run(model).vectors
     draws = torch.Generator().manual_seed(seed)
@@ -91,8 +88,8 @@ def utilization(run: Path, seed: int = 0) -> Side:
             _some(mixed, SHOWN["training"], picks),
             _some(queries, SHOWN["queries"], picks),
             name="utilization",
-            caption="The embedding space with clean, and with clean and mixed training examples; a line leads from a "
-            "test query to its nearest. d² is of the points shown.",
+            caption="The embedding space with clean training examples only, and with mixed ones added. Lines connect "
+            "each test query to its nearest training example; d² is computed from the points shown.",
             seed=seed,
         )
     )

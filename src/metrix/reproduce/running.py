@@ -1,8 +1,8 @@
-"""Train the cells of a grid that are not finished, several side by side.
+"""Train the unfinished cells of a grid, several in parallel.
 
-Each of `jobs` threads has a worker process of its own, which trains cell after cell. A cell whose worker
-fails or dies is tried once more, from its last checkpoint, and then reported. Ctrl-C and SIGTERM are passed on
-to the workers: each finishes its step and writes a checkpoint.
+Each of `jobs` threads keeps one worker process busy. A cell whose worker fails or dies is tried once more, from its
+last checkpoint, and then reported as failed. Ctrl-C and SIGTERM are passed on to the workers, each of which finishes
+its step and writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,70 +16,84 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from metrix.errors import MetrixError
 from metrix.messages import count
-from metrix.reproduce.cells import Cell, Store
+from metrix.reproduce.cells import Cell, CellStore
 
 TRIES = 2
-LOOK_EVERY = 0.2  # seconds between two looks at what runs
+UPDATE_EVERY = 0.2  # seconds
 WORKER = (sys.executable, "-m", "metrix.reproduce.worker")
 
 
 class Stopped(MetrixError):  # noqa: N818 - nothing went wrong
-    """The grid was asked to end."""
+    """The grid was interrupted by a signal."""
 
     def __init__(self, signum: int, left: int) -> None:
         super().__init__(
-            f"interrupted by {signal.Signals(signum).name}; {count(left, 'run')} left: "
-            "give the same command again to go on from where each was"
+            f"interrupted by {signal.Signals(signum).name}; {count(left, 'run')} left; "
+            "run the same command again to resume"
         )
         self.exit_code = 128 + signum
 
 
 @dataclass
-class State:
-    """How far a grid is; read by whoever draws it."""
+class GridState:
+    """The progress of a grid, read by its watcher."""
 
     total: int
     reused: int
     waiting: deque[Cell]
-    running: dict[str, tuple[Cell, float]] = field(default_factory=dict)  # by key: share of steps done
+    running: dict[str, tuple[Cell, float]] = field(default_factory=dict)  # by key, with the share of steps done
     done: list[Cell] = field(default_factory=list)
     failed: dict[str, tuple[Cell, str]] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
 
-class Watcher:
-    """Looks at the state every moment; the command line has one that draws."""
+class GridWatcher:
+    """Is told how a grid progresses and ignores it; the command line has a subclass that draws it."""
 
-    def begin(self, state: State) -> None:
-        """The grid starts."""
+    def begin(self, state: GridState) -> None:
+        """Called before the first cell is trained."""
 
-    def look(self, state: State) -> None:
-        """A moment has passed."""
+    def update(self, state: GridState) -> None:
+        """Called several times a second while cells are trained."""
 
-    def end(self, state: State) -> None:
-        """All cells are finished or failed, or the grid was interrupted."""
+    def end(self, state: GridState) -> None:
+        """Called when all cells are finished or failed, or when the grid is interrupted."""
 
 
 def run_cells(
     cells: Sequence[Cell],
-    store: Store,
+    store: CellStore,
     jobs: int = 1,
-    watcher: Watcher | None = None,
+    watcher: GridWatcher | None = None,
     command: Sequence[str] = WORKER,
-) -> State:
-    """Train what is not finished; the state at the end says what failed and why."""
+) -> GridState:
+    """Train the unfinished cells.
+
+    Args:
+        cells: All cells of the grid.
+        store: Where cells are kept.
+        jobs: How many to train in parallel.
+        watcher: Is told about the progress.
+        command: Starts a worker process.
+
+    Returns:
+        The final state, with the failed cells and their errors.
+
+    Raises:
+        Stopped: A signal ended the grid.
+    """
     store.prepare()
     unfinished = [one for one in cells if store.results(one.key) is None]
-    state = State(len(cells), len(cells) - len(unfinished), deque(unfinished))
-    watcher = watcher or Watcher()
+    state = GridState(len(cells), len(cells) - len(unfinished), deque(unfinished))
+    watcher = watcher or GridWatcher()
     crew = _Crew(state, store, jobs, command)
     try:
         watcher.begin(state)
@@ -93,47 +107,47 @@ def run_cells(
 
 
 class _Crew:
-    """Threads that each keep one worker busy."""
+    """The threads of a grid; each keeps one worker process busy."""
 
-    def __init__(self, state: State, store: Store, jobs: int, command: Sequence[str]) -> None:
+    def __init__(self, state: GridState, store: CellStore, jobs: int, command: Sequence[str]) -> None:
         self.state, self.store, self.command = state, store, command
         self.jobs = max(1, min(jobs, len(state.waiting)))
         self.workers: list[_Worker] = []
         self.signum: int | None = None
         self.lock = threading.Lock()
 
-    def work(self, watcher: Watcher) -> None:
-        """Until nothing waits or a signal comes."""
+    def work(self, watcher: GridWatcher) -> None:
+        """Train until no cell is waiting or a signal arrives."""
         if not self.state.waiting:
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         in_main = threading.current_thread() is threading.main_thread()
-        threads = [threading.Thread(target=self._one_after_another, daemon=True) for _ in range(self.jobs)]
+        threads = [threading.Thread(target=self._train_waiting, daemon=True) for _ in range(self.jobs)]
         try:
             if in_main:
                 for number in before:
-                    signal.signal(number, self._hear)
+                    signal.signal(number, self._pass_on)
             for thread in threads:
                 thread.start()
             while any(thread.is_alive() for thread in threads):
-                watcher.look(self.state)
-                time.sleep(LOOK_EVERY)
+                watcher.update(self.state)
+                time.sleep(UPDATE_EVERY)
         finally:
             if in_main:
                 for number, handler in before.items():
                     signal.signal(number, handler)
             for worker in self.workers:
-                if any(thread.is_alive() for thread in threads):  # an error here, not there
+                if any(thread.is_alive() for thread in threads):  # an error in this thread: end the workers, too
                     worker.signal(signal.SIGTERM)
                 worker.close()
 
-    def _hear(self, signum: int, frame: FrameType | None) -> None:
-        """Pass a signal on; the workers are in sessions of their own and do not hear it from a terminal."""
+    def _pass_on(self, signum: int, frame: FrameType | None) -> None:
+        """Pass a signal on to the workers, which run in sessions of their own and do not get it from the terminal."""
         self.signum = signum
         for worker in self.workers:
             worker.signal(signum)
 
-    def _one_after_another(self) -> None:
+    def _train_waiting(self) -> None:
         worker = None
         while self.signum is None:
             with self.lock:
@@ -143,15 +157,15 @@ class _Crew:
                 self.state.running[one.key] = (one, 0.0)
             for number in range(1, TRIES + 1):
                 if worker is None or worker.ended:
-                    worker = self._hired()
-                self.store.note(one, tries=number, error=None)
-                error, again = worker.train(self.store.place(one.key), lambda share, one=one: self._heard(one, share))
+                    worker = self._start_worker()
+                self.store.write_record(one, tries=number, error=None)
+                error, again = worker.train(self.store.cell_folder(one.key), partial(self._set_share, one))
                 if error is None or not again or self.signum is not None:
                     break
             if self.signum is not None and error is not None:
-                return  # it stays among those that run: the next command goes on with it
+                return  # the cell stays in `running`: the next command resumes it
             if error is not None:
-                self.store.note(one, error=error)
+                self.store.write_record(one, error=error)
             with self.lock:
                 del self.state.running[one.key]
                 if error is None:
@@ -159,20 +173,20 @@ class _Crew:
                 else:
                     self.state.failed[one.key] = (one, error)
 
-    def _hired(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
         worker = _Worker(self.command, threads)
         self.workers.append(worker)
-        if self.signum is not None:  # it came while the process began
+        if self.signum is not None:  # it arrived while the process started
             worker.signal(self.signum)
         return worker
 
-    def _heard(self, one: Cell, share: float) -> None:
+    def _set_share(self, one: Cell, share: float) -> None:
         self.state.running[one.key] = (one, share)
 
 
 class _Worker:
-    """A process that trains cells."""
+    """A worker process, see `metrix.reproduce.worker`."""
 
     def __init__(self, command: Sequence[str], threads: int) -> None:
         self.process = subprocess.Popen(
@@ -184,49 +198,49 @@ class _Worker:
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
         )
-        self.said: deque[str] = deque(maxlen=20)
+        self.errors: deque[str] = deque(maxlen=20)
         assert self.process.stderr is not None
-        self.listener = threading.Thread(target=self.said.extend, args=(self.process.stderr,), daemon=True)
+        self.listener = threading.Thread(target=self.errors.extend, args=(self.process.stderr,), daemon=True)
         self.listener.start()
 
     @property
     def ended(self) -> bool:
-        """Whether the process is no more."""
+        """Whether the process has ended."""
         return self.process.poll() is not None
 
-    def train(self, place: Path, heard: Any) -> tuple[str | None, bool]:
-        """Train a cell: what went wrong, if anything, and whether to try again."""
+    def train(self, folder: Path, set_share: Callable[[float], None]) -> tuple[str | None, bool]:
+        """Train the cell in a folder; return its error, if any, and whether to try again."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps(str(place.absolute())) + "\n")
+            self.process.stdin.write(json.dumps(str(folder.absolute())) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            return self._death(place), True
+            return self._describe_death(folder), True
         for line in self.process.stdout:
             answer = json.loads(line)
             if "step" in answer:
-                heard(answer["step"] / max(1, answer["of"]))
+                set_share(answer["step"] / max(1, answer["of"]))
             elif "error" in answer:
                 return str(answer["error"]), bool(answer["again"])
             else:
                 return None, False
-        return self._death(place), True
+        return self._describe_death(folder), True
 
-    def _death(self, place: Path) -> str:
+    def _describe_death(self, folder: Path) -> str:
         code = self.process.wait()
         self.listener.join()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        last = "".join(self.said).strip().splitlines()
-        return f"its process {how}{': ' + last[-1] if last else ''} (log: {place / 'log.txt'})"
+        last = "".join(self.errors).strip().splitlines()
+        return f"its process {how}{': ' + last[-1] if last else ''} (log: {folder / 'log.txt'})"
 
     def signal(self, signum: int) -> None:
-        """Ask it to end."""
+        """Send a signal to the process if it still runs."""
         if not self.ended:
             self.process.send_signal(signum)
 
     def close(self) -> None:
-        """Nothing more to train: its input ends, and so does it."""
+        """Close the input of the process, which ends it, and wait for that."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None

@@ -1,4 +1,4 @@
-"""How long a training step takes here: forward, backward and the optimizer, on random images."""
+"""Time training steps (forward, backward, optimizer) on random images."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 
 from metrix.train.config import Config
 
-ROUNDS, SECONDS = 3, 20.0  # at least so many, and for so long
-CLASSES = 100  # proxies, as on CUB200
-FEW = 8  # images of a calibration where a step is slow
+ROUNDS, SECONDS = 3, 20.0  # at least this many rounds, and at least this long
+CLASSES = 100  # classes with proxies, as on CUB200
+FEW = 8  # batch size of the calibration where steps are slow
 
 
-def milliseconds(configs: Mapping[str, Config], rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, float]:
-    """The median step of each, in ms. They take turns, so that what else runs on the machine meets all of them."""
-    steps = {name: prepared(config) for name, config in configs.items()}
+def time_steps(configs: Mapping[str, Config], rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, float]:
+    """Measure the median duration of a step of each configuration, in milliseconds.
+
+    The configurations take turns, so that other load on the machine affects all of them alike.
+    """
+    steps = {name: prepare_step(config) for name, config in configs.items()}
     for step in steps.values():
-        step()  # to warm up
+        step()  # warm-up
     times: dict[str, list[float]] = {name: [] for name in steps}
     end = time.perf_counter() + seconds
     number = 0
@@ -31,8 +34,8 @@ def milliseconds(configs: Mapping[str, Config], rounds: int = ROUNDS, seconds: f
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def prepared(config: Config) -> Callable[[], Any]:
-    """A step of a configuration, ready to be timed."""
+def prepare_step(config: Config) -> Callable[[], Any]:
+    """Build network, loss and optimizer of a configuration and return a function that takes one step."""
     import torch
 
     from metrix.model import Embedder
@@ -63,23 +66,23 @@ def prepared(config: Config) -> Callable[[], Any]:
     return step
 
 
-def seconds_by_kind(configs: Mapping[str, Config], slow: float = 2.0) -> dict[str, float]:
-    """A short calibration: seconds of a step of each kind.
+def calibrate(configs: Mapping[str, Config], slow: float = 2.0) -> dict[str, float]:
+    """Estimate the seconds per step of each kind of run in a short calibration.
 
-    Where a clean step takes longer than `slow` it is measured on few images and the rest follows by counting
-    how many images each kind sends through the network.
+    If a clean step takes longer than `slow` seconds, it is timed on a few images, and the others are extrapolated from
+    the number of images that each kind sends through the network.
     """
     few = {name: config.with_values({"batch_size": FEW}) for name, config in configs.items()}
     name = min(configs, key=lambda kind: kind != "clean")
-    image = milliseconds({name: few[name]}, 1, 0.0)[name] / 1000.0 / FEW
+    image = time_steps({name: few[name]}, 1, 0.0)[name] / 1000.0 / FEW
     config = configs[name]
     if image * config.train.batch_size <= slow:
-        return {kind: ms / 1000.0 for kind, ms in milliseconds(configs, 2, 0.0).items()}
-    return {kind: image * passes(one) for kind, one in configs.items()}
+        return {kind: ms / 1000.0 for kind, ms in time_steps(configs, 2, 0.0).items()}
+    return {kind: image * images_per_step(one) for kind, one in configs.items()}
 
 
-def passes(config: Config) -> float:
-    """Images through the network in a step: those of the batch, and k · positives for each with input mixup."""
+def images_per_step(config: Config) -> float:
+    """Count the images that pass through the network in a step: the batch, and with input mixup k per positive pair."""
     batch, types = config.train.batch_size, config.mixing.mixup
     k = _first(config.mixing.hard_negatives) or 3
     mixed = k * max(1, config.train.per_class - 1) * batch

@@ -1,4 +1,4 @@
-"""The paper's tables with what was measured here beside them."""
+"""Tables that show the measured numbers beside those printed in the paper."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, Literal
 
 from metrix.report.page import Column, Table, Value
 from metrix.report.page.blocks import Cell
-from metrix.reproduce.datasets import Data
-from metrix.reproduce.grid import Grid, Spread, Wanted
-from metrix.reproduce.paper import DATASETS, PaperTable, Row
+from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.grid import Experiment, Grid, Spread
+from metrix.reproduce.paper import DATASETS, PaperRow, PaperTable
 
-GAIN = "gain"  # of Recall@1
+GAIN = "gain"  # in Recall@1
 INDENT = "\u2003"
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row: words, then what was measured and what the paper has, by column."""
+class TableLine:
+    """A row of a table: its labels, then measured and printed values by column."""
 
     words: tuple[str, ...]
     measured: Mapping[str, Spread]
     paper: Mapping[str, str]
     note: str | None = None
-    study: str = ""  # the heading that it stands under
+    study: str = ""  # the heading above the row
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A column: the key of its values, where they come from, how it is headed."""
+class ShownColumn:
+    """A column of a table: the key and source of its values, its heading and its number format."""
 
     key: str
     source: Literal["measured", "paper"]
@@ -41,14 +41,14 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Result:
-    """A table of what was measured beside what the paper has."""
+class ReproducedTable:
+    """A table of measured numbers beside those of the paper."""
 
     name: str
     title: str
     headings: tuple[str, ...]
-    columns: tuple[Shown, ...]
-    lines: tuple[Line, ...]
+    columns: tuple[ShownColumn, ...]
+    lines: tuple[TableLine, ...]
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class Result:
             "notes": list(self.notes),
         }
 
-    def block(self) -> Table:
-        """The table for a page; what was not run is empty, and a footnote says why."""
+    def to_block(self) -> Table:
+        """Build the table for a page; values that were not measured are empty, and footnotes say why."""
         columns = [Column(name, text=True) for name in self.headings]
         columns += [Column(one.name, one.group, one.best) for one in self.columns]
         marks: dict[str, str] = {}
@@ -88,7 +88,7 @@ class Result:
         footnotes = [*self.notes, *(f"[{mark}] {note}" for note, mark in marks.items())]
         return Table(columns, rows, self.title, footnotes, self.name, best_within="table")
 
-    def _cell(self, line: Line, one: Shown) -> Cell:
+    def _cell(self, line: TableLine, one: ShownColumn) -> Cell:
         if one.source == "paper":
             return line.paper.get(one.key, "")
         spread = line.measured.get(one.key, Spread())
@@ -97,29 +97,33 @@ class Result:
         return Value(spread.mean, spread.deviation, digits=one.digits, sign=one.sign)
 
 
-def wanted_by(table: PaperTable, data: Data) -> Iterator[Wanted]:
-    """What a table needs on a dataset."""
+def experiments_of(table: PaperTable, data: ReproductionData) -> Iterator[Experiment]:
+    """The experiments that the rows of a table need on a dataset."""
     for row in table.rows:
         if row.recipe is not None:
-            yield Wanted(row.recipe, data, int(table.setup["dim"]))
+            yield Experiment(row.recipe, data, int(table.setup["dim"]))
 
 
-def recall_table(grid: Grid, table: PaperTable, data: Data) -> Result:
-    """Recall@K on a dataset beside the paper's; beside the paper's own datasets if this one is not among them."""
+def build_recall_table(grid: Grid, table: PaperTable, data: ReproductionData) -> ReproducedTable:
+    """Build a table of Recall@K on a dataset.
+
+    On a dataset of the paper, each value stands beside the printed one. On other data, the paper's Recall@1 on its own
+    datasets stands beside the measured columns.
+    """
     beside = data.name in table.columns
     ks = table.columns[data.name] if beside else next(iter(table.columns.values()))
-    columns: list[Shown] = []
+    columns: list[ShownColumn] = []
     for key in (*(f"R@{k}" for k in ks), GAIN):
         best: Literal["max"] | None = None if key == GAIN else "max"
         if beside:
-            columns.append(Shown(key, "measured", "here", key, best, sign=key == GAIN))
-            columns.append(Shown(key, "paper", "paper", key))
+            columns.append(ShownColumn(key, "measured", "here", key, best, sign=key == GAIN))
+            columns.append(ShownColumn(key, "paper", "paper", key))
         else:
-            columns.append(Shown(key, "measured", key, f"measured on {data.title}", best, sign=key == GAIN))
+            columns.append(ShownColumn(key, "measured", key, f"measured on {data.title}", best, sign=key == GAIN))
     if not beside:
-        columns += [Shown(name, "paper", DATASETS[name], "paper, R@1 and its gain") for name in table.columns]
+        columns += [ShownColumn(name, "paper", DATASETS[name], "paper, R@1 and its gain") for name in table.columns]
     headings = table.label_columns if table.studies else ("method", *table.label_columns)
-    return Result(
+    return ReproducedTable(
         f"{table.name}-{data.name}",
         f"{table.title}: {data.title}",
         headings,
@@ -129,7 +133,9 @@ def recall_table(grid: Grid, table: PaperTable, data: Data) -> Result:
     )
 
 
-def _recall_line(grid: Grid, table: PaperTable, row: Row, data: Data, ks: tuple[int, ...], beside: bool) -> Line:
+def _recall_line(
+    grid: Grid, table: PaperTable, row: PaperRow, data: ReproductionData, ks: tuple[int, ...], beside: bool
+) -> TableLine:
     words = tuple(row.labels.get(name, "") for name in table.label_columns)
     if not table.studies:
         words = (INDENT + row.method if row.over else row.method, *words)
@@ -143,22 +149,22 @@ def _recall_line(grid: Grid, table: PaperTable, row: Row, data: Data, ks: tuple[
     else:
         paper = {name: _with_gain(table, row, name) for name in table.columns}
     if row.recipe is None:
-        return Line(words, {}, paper, "Nothing is run for this row: it repeats what the method's authors report.")
-    wanted = Wanted(row.recipe, data, int(table.setup["dim"]))
-    recall = grid.recall(wanted)
+        return TableLine(words, {}, paper, "Not run: the paper quotes the number of the method's authors.")
+    experiment = Experiment(row.recipe, data, int(table.setup["dim"]))
+    recall = grid.recall(experiment)
     measured = {f"R@{k}": recall.get(k, Spread()) for k in ks}
     if row.over is not None:
         base = table.row(row.over).recipe
         assert base is not None
-        measured[GAIN] = grid.gain(wanted, Wanted(base, data, wanted.dim))
-    note = grid.missing(wanted)
+        measured[GAIN] = grid.gain(experiment, Experiment(base, data, experiment.dim))
+    note = grid.missing(experiment)
     if note is None and row.reported:
-        note = "The paper's number is the method's authors' own."
-    return Line(words, measured, paper, note, study)
+        note = "The paper quotes the number of the method's authors."
+    return TableLine(words, measured, paper, note, study)
 
 
-def paper_gain(table: PaperTable, row: Row, dataset: str) -> float | None:
-    """The gain of Recall@1 that the paper prints, or the difference of what it prints."""
+def paper_gain(table: PaperTable, row: PaperRow, dataset: str) -> float | None:
+    """The gain in Recall@1 as printed in the paper, or computed from its numbers if it is not printed."""
     if row.over is None:
         return None
     if dataset in row.gain:
@@ -167,7 +173,7 @@ def paper_gain(table: PaperTable, row: Row, dataset: str) -> float | None:
     return None if value is None or before is None else round(value - before, 1)
 
 
-def _with_gain(table: PaperTable, row: Row, dataset: str) -> str:
+def _with_gain(table: PaperTable, row: PaperRow, dataset: str) -> str:
     gain = paper_gain(table, row, dataset)
     return _number(row.recall[dataset][0]) + ("" if gain is None else f" ({gain:+.1f})")
 
@@ -176,17 +182,24 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def _recall_notes(grid: Grid, table: PaperTable, data: Data) -> Iterator[str]:
+def _recall_notes(grid: Grid, table: PaperTable, data: ReproductionData) -> Iterator[str]:
     yield (
         f"Recall@K in percent on the unseen classes of {data.title}, mean ± standard deviation over "
-        f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are of runs with the same seed."
+        f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
     )
-    yield difference(grid, table.setup, data, scaled="k" in table.label_columns)
+    yield describe_differences(grid, table.setup, data, scaled="k" in table.label_columns)
 
 
-def difference(grid: Grid, setup: Mapping[str, Any], data: Data, scaled: bool = False) -> str:
-    """How the set-up here differs from the paper's; `scaled` where numbers of hard negatives are given."""
-    config = grid.cells(Wanted({"loss": "contrastive"}, data, int(setup["dim"])))[0].config
+def describe_differences(grid: Grid, setup: Mapping[str, Any], data: ReproductionData, scaled: bool = False) -> str:
+    """Say in one sentence how the set-up differs from the paper's.
+
+    Args:
+        grid: The grid of runs.
+        setup: The set-up of the paper's table or figure.
+        data: The dataset that was trained on.
+        scaled: Whether rows differ in k, which is scaled with the batch.
+    """
+    config = grid.cells(Experiment({"loss": "contrastive"}, data, int(setup["dim"])))[0].config
     train, model = config.train, config.model
     length = f"{train.max_steps} steps" if train.max_steps else f"{train.epochs} epochs"
     here = {
@@ -197,9 +210,9 @@ def difference(grid: Grid, setup: Mapping[str, Any], data: Data, scaled: bool = 
     }
     differing = [f"{name} {ours} (paper: {paper})" for name, (ours, paper) in here.items() if ours != paper]
     if scaled and train.batch_size != setup["batch_size"]:
-        differing.append(f"k = 20 and 40 times {train.batch_size / int(setup['batch_size']):.2g}, as the batch")
+        differing.append(f"k = 20 and 40 times {train.batch_size / int(setup['batch_size']):.2g}, like the batch")
     if not data.in_paper:
         differing.insert(0, f"the data, {data.title}, which stands in for the paper's")
     if not differing:
         return "The set-up is the paper's."
-    return f"What differs from the paper's set-up: {'; '.join(differing)}."
+    return f"Differences from the paper's set-up: {'; '.join(differing)}."

@@ -1,1 +1,1 @@
-"""What a person sees in a terminal: tables and progress."""
+"""Output for a terminal: tables and progress displays."""

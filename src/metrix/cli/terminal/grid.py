@@ -1,4 +1,4 @@
-"""A grid of runs, drawn in the terminal: cells done, running and waiting, and the time left."""
+"""Draw the progress of a grid of runs: cells done, running and waiting, and the time left."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from metrix.reproduce.running import State, Watcher
+from metrix.reproduce.running import GridState, GridWatcher
 
 if TYPE_CHECKING:
-    from metrix.reproduce.cells import Store
+    from metrix.reproduce.cells import CellStore
 
-LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
-
-
-def quiet_or_drawn(quiet: bool, store: Store, jobs: int) -> Watcher:
-    """A watcher for a script, or for a person."""
-    return Watcher() if quiet else DrawnGrid(store, jobs)
+LINE_EVERY = 30.0  # seconds between two lines if the output is not a terminal
 
 
-class DrawnGrid(Watcher):
-    """A bar for the grid and one for each cell that runs; without a terminal, a line now and then."""
+def build_grid_watcher(quiet: bool, store: CellStore, jobs: int) -> GridWatcher:
+    """Build a watcher that draws the grid, or a silent one."""
+    return GridWatcher() if quiet else DrawnGrid(store, jobs)
 
-    def __init__(self, store: Store, jobs: int) -> None:
+
+class DrawnGrid(GridWatcher):
+    """Draws a bar for the grid and one for each running cell; without a terminal, prints a line every 30 seconds."""
+
+    def __init__(self, store: CellStore, jobs: int) -> None:
         self.store, self.jobs = store, jobs
         self.console = Console(stderr=True)
         self.live: Live | None = None
         self.lines = 0.0
 
-    def begin(self, state: State) -> None:
-        """Say what is there already, and start to draw."""
+    def begin(self, state: GridState) -> None:
+        """Say how many cells are finished already, and start drawing."""
         if not state.waiting:
             self.console.print(f"all {state.total} cells are finished", highlight=False)
             return
-        self.console.print(f"{state.total} cells, {state.reused} of them finished before", highlight=False)
+        self.console.print(f"{state.total} cells, {state.reused} of them already finished", highlight=False)
         if self.console.is_terminal:
-            self.live = Live(self._drawn(state), console=self.console, refresh_per_second=4)
+            self.live = Live(self._draw(state), console=self.console, refresh_per_second=4)
             self.live.start()
 
-    def look(self, state: State) -> None:
-        """Draw anew."""
+    def update(self, state: GridState) -> None:
+        """Redraw."""
         if self.live is not None:
-            self.live.update(self._drawn(state))
+            self.live.update(self._draw(state))
         elif time.monotonic() - self.lines > LINE_EVERY:
             self.lines = time.monotonic()
             self.console.print(self._summary(state), highlight=False)
 
-    def end(self, state: State) -> None:
-        """Give the terminal back."""
+    def end(self, state: GridState) -> None:
+        """Draw the final state and release the terminal."""
         if self.live is not None:
-            self.live.update(self._drawn(state))
+            self.live.update(self._draw(state))
             self.live.stop()
 
-    def _summary(self, state: State) -> str:
+    def _summary(self, state: GridState) -> str:
         done = state.reused + len(state.done)
         parts = [
             f"{done} of {state.total} cells done",
@@ -66,9 +66,9 @@ class DrawnGrid(Watcher):
         ]
         parts += [f"{len(state.failed)} failed"] if state.failed else []
         left = self.seconds_left(state) if state.running or state.waiting else None
-        return ", ".join(parts) + ("" if left is None else f"; about {duration(left)} left")
+        return ", ".join(parts) + ("" if left is None else f"; about {format_duration(left)} left")
 
-    def _drawn(self, state: State) -> RenderableType:
+    def _draw(self, state: GridState) -> RenderableType:
         rows = Table.grid(padding=(0, 1))
         ended = state.reused + len(state.done) + len(state.failed)
         rows.add_row(Text("grid", style="bold"), ProgressBar(state.total, ended, width=40), self._summary(state))
@@ -76,8 +76,8 @@ class DrawnGrid(Watcher):
             rows.add_row(Text(f"  {one.kind}"), ProgressBar(1.0, share, width=40), Text(one.name))
         return Group(rows)
 
-    def seconds_left(self, state: State) -> float | None:
-        """From the mean of the cells of each kind that were trained meanwhile; None before the first."""
+    def seconds_left(self, state: GridState) -> float | None:
+        """Estimate the time left from the cells trained so far, by kind; None before the first."""
         taken: dict[str, list[float]] = {}
         for one in list(state.done):
             taken.setdefault(one.kind, []).append(float((self.store.results(one.key) or {}).get("seconds", 0.0)))
@@ -87,16 +87,16 @@ class DrawnGrid(Watcher):
         usual = sum(means.values()) / len(means)
         left = sum(means.get(one.kind, usual) for one in list(state.waiting))
         left += sum((1.0 - share) * means.get(one.kind, usual) for one, share in list(state.running.values()))
-        # Start of processes and evaluation are not in a run's seconds: what the clock says counts.
+        # A run's seconds exclude start-up and evaluation: scale them to the time that really passed.
         trained = sum(sum(values) for values in taken.values())
         pace = (time.monotonic() - state.began) * self.jobs / max(1e-9, trained)
         return left * max(1.0, min(pace, 3.0)) / self.jobs
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+def format_duration(seconds: float) -> str:
+    """Format seconds for reading.
 
-    >>> duration(50), duration(1500), duration(9000), duration(400000)
+    >>> format_duration(50), format_duration(1500), format_duration(9000), format_duration(400000)
     ('50 s', '25 min', '2.5 h', '4.6 days')
     """
     for size, unit in ((86400, "days"), (3600, "h")):

@@ -1,4 +1,4 @@
-"""A bar for long work, on standard error, so that standard output is only results."""
+"""Progress bars on standard error, so that standard output holds only results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from metrix.train.batches import Report
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Report]:
-    """A function to report (what, done, of) to; each new `what` is a bar of its own."""
+def show_progress(quiet: bool = False) -> Iterator[Report]:
+    """Yield a function `report(what, done, of)` that draws a progress bar for each `what`; silent if `quiet`."""
     if quiet:
         yield lambda what, done, of: None
         return
@@ -35,5 +35,5 @@ def progress(quiet: bool = False) -> Iterator[Report]:
     try:
         yield report
     finally:
-        if tasks:  # a bar that was never drawn would leave an empty line
+        if tasks:  # stopping bars that were never drawn prints an empty line
             bars.stop()

@@ -1,9 +1,10 @@
-"""Tables for the terminal."""
+"""Build the tables that the verbs print."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from metrix.evaluate import Estimate
@@ -11,19 +12,22 @@ from metrix.evaluate.metrics import METRICS, find_metric, metric_name, sort_keys
 from metrix.runs.comparison import Compared, setting
 from metrix.runs.evaluation import Evaluation
 
+if TYPE_CHECKING:
+    from metrix.report.page import Table as PageTable
 
-def evaluation_table(result: Evaluation) -> Table:
-    """Each measure in percent, with its interval."""
+
+def build_evaluation_table(result: Evaluation) -> Table:
+    """Build a table of all measures in percent, with their confidence intervals."""
     retrieval, about = result.retrieval, result.about
     title = f"{about['images']:,} images of {about['classes']:,} classes"
-    table = Table(title=title, caption="\n".join(_remarks(result)), caption_justify="left")
+    table = Table(title=title, caption="\n".join(_describe(result)), caption_justify="left")
     table.add_column("measure")
     table.add_column("%", justify="right")
     intervals = retrieval.intervals
     if intervals:
         table.add_column(f"{100 * retrieval.confidence:g} % interval", justify="right")
     if retrieval.search_loss is not None:
-        table.add_column("lost by the search", justify="right")
+        table.add_column("lost to the search", justify="right")
     for name in sort_keys(retrieval.means):
         row = [metric_name(name), f"{100 * retrieval.means[name]:.2f}"]
         if intervals:
@@ -41,20 +45,20 @@ def evaluation_table(result: Evaluation) -> Table:
     return table
 
 
-def _remarks(result: Evaluation) -> list[str]:
+def _describe(result: Evaluation) -> list[str]:
     retrieval = result.retrieval
     lines = [f"{retrieval.queries:,} queries in a gallery of {retrieval.gallery_size:,}"]
     if retrieval.left_out:
-        lines[0] += f"; {retrieval.left_out:,} left out, without another image of their class"
+        lines[0] += f"; {retrieval.left_out:,} left out, the only image of their class"
     if retrieval.search_loss is not None:
-        lines.append(f"approximate search; its loss is measured on {retrieval.loss_sample:,} queries")
+        lines.append(f"approximate search; its loss was measured on {retrieval.loss_sample:,} queries")
     if result.clustering is None:
-        lines.append("NMI and AMI were left out; --clustering computes them")
+        lines.append("NMI and AMI were not computed; --clustering computes them")
     return lines
 
 
-def comparison_tables(result: Compared) -> list[Table]:
-    """The settings that differ, Recall@K of each run, and the differences to the first."""
+def build_comparison_tables(result: Compared) -> list[Table]:
+    """Build the tables of a comparison: settings that differ, measures of each run, differences to the first."""
     tables = []
     if result.settings:
         settings = Table(title="Settings that differ")
@@ -76,7 +80,7 @@ def comparison_tables(result: Compared) -> list[Table]:
     confidence = 100 * result.differences[0].confidence
     differences = Table(
         title=f"Difference to {result.runs[0]}, in points",
-        caption=f"with {confidence:g} % intervals of a paired bootstrap over the queries; * leaves out zero",
+        caption=f"{confidence:g} % intervals by paired bootstrap over the queries; *: the interval excludes zero",
         caption_justify="left",
     )
     differences.add_column("run", overflow="fold")
@@ -99,20 +103,40 @@ def comparison_tables(result: Compared) -> list[Table]:
     return tables
 
 
-def numbers_table(title: str, rows: dict[str, dict[str, Any]], caption: str = "") -> Table:
-    """Named rows of numbers; an estimate from a sample has its standard error beside it."""
+def build_numbers_table(title: str, rows: dict[str, dict[str, Any]], caption: str = "") -> Table:
+    """Build a table of named rows of numbers; an estimate from a sample shows its standard error."""
     table = Table(title=title, caption=caption or None, caption_justify="left")
     table.add_column("")
     for name in next(iter(rows.values())):
         table.add_column(name, justify="right")
     for name, values in rows.items():
-        table.add_row(name, *(_number(value) for value in values.values()))
+        table.add_row(name, *(_format_number(value) for value in values.values()))
     return table
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Estimate) and not value.exact:
         return f"{float(value):.4f} ± {value.standard_error:.4f}"
     return f"{value:,}" if isinstance(value, int) else f"{float(value):.4f}"
+
+
+def build_page_table(table: PageTable) -> Table:
+    """Build the terminal version of a table of a page: best values bold, footnotes below."""
+    from metrix.report.page import Value
+
+    notes = "\n".join(escape(note) for note in table.footnotes)
+    drawn = Table(title=escape(table.caption), caption=notes, caption_justify="left")
+    for column in table.columns:
+        heading = "\n".join(word for word in (column.group, column.name) if word)
+        drawn.add_column(escape(heading), justify="left" if column.text else "right")
+    best = table.best
+    for n, row in enumerate(table.rows):
+        if isinstance(row, str):
+            drawn.add_section()
+            drawn.add_row(f"[italic]{escape(row)}[/]")
+            continue
+        texts = [escape(cell.text if isinstance(cell, Value) else "" if cell is None else str(cell)) for cell in row]
+        drawn.add_row(*(f"[bold]{text}[/]" if (n, c) in best else text for c, text in enumerate(texts)))
+    return drawn

@@ -1,4 +1,4 @@
-"""Progress, tables and the end of a run, drawn in the terminal."""
+"""Draw the progress and the results of training runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from metrix.train.run_folder import RunFolder
 from metrix.train.watching import Watcher
 
 
-def quiet_or_drawn(quiet: bool) -> Watcher:
-    """A watcher for a script, or for a person."""
+def build_run_watcher(quiet: bool) -> Watcher:
+    """Build a watcher that draws the run, or a silent one."""
     return Watcher() if quiet else DrawnWatcher()
 
 
 class DrawnWatcher(Watcher):
-    """A bar for what is prepared, one for training, a table of validations, the results at the end."""
+    """Draws a bar for preparations, one for training, a row per validation and the results at the end."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -42,7 +42,7 @@ class DrawnWatcher(Watcher):
         self.began, self.images, self.validations = time.monotonic(), 0, 0
 
     def preparing(self, what: str, done: int, of: int) -> None:
-        """A bar for images that are checked or activations that are computed."""
+        """Draw a bar while images are checked or activations are computed."""
         if what not in self.tasks:
             self.bars.start()
             self.tasks[what] = self.bars.add_task(what, total=of, detail="")
@@ -55,20 +55,20 @@ class DrawnWatcher(Watcher):
             f"{part.num_classes:,} classes, run [cyan]{run.path}[/]"
         )
         if progress.step:
-            self.console.print(f"going on from step {progress.step:,} (epoch {progress.epoch + 1})")
+            self.console.print(f"resuming from step {progress.step:,} (epoch {progress.epoch + 1})")
         self.bars.start()
         self.tasks["train"] = self.bars.add_task("training", total=steps, completed=progress.step, detail="")
         self.began = time.monotonic()
 
     def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
-        """Move the bar; losses, clean and mixed apart, and images a second."""
+        """Move the bar; show the clean and the mixed loss, and images per second."""
         self.images += images
         speed = self.images / max(1e-9, time.monotonic() - self.began)
         detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
         self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
 
     def validated(self, progress: RunProgress, losses: list[float], found: dict[str, Any], better: bool) -> None:
-        """A row for each validation; the first has the heading above it."""
+        """Print a row for each validation, the first one below a heading."""
         names = [f"R@{k}" for k in found["recall"]]
         if not self.validations:
             heading = "".join(f"{name:>8}" for name in ("epoch", "step", "clean", "mixed", *names))
@@ -79,7 +79,7 @@ class DrawnWatcher(Watcher):
         self.console.print(numbers + recall + ("  [green]best[/]" if better else ""), highlight=False)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
-        """The table of Recall@K on the unseen classes, and where the run is."""
+        """Print Recall@K on the unseen classes, and where the run is."""
         self.close()
         test = results["test"]
         table = Table(title=f"Unseen classes: {test['images']:,} images of {test['classes']:,} classes")
@@ -90,20 +90,24 @@ class DrawnWatcher(Watcher):
         self.console.print(f"run [cyan]{run.path}[/]: the model is in {run.model}")
 
     def close(self) -> None:
-        """Give the terminal back."""
-        if self.tasks:  # to stop what never started prints an empty line
+        """Release the terminal."""
+        if self.tasks:  # stopping bars that were never drawn prints an empty line
             self.bars.stop()
             self.tasks.clear()
 
 
 @contextmanager
-def watched_series(of: int, quiet: bool) -> Iterator[dict[str, Any]]:
-    """How a function that trains `of` runs is told to watch them; an interruption ends the command with its code."""
+def watch_series(of: int, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Draw a series of `of` runs.
+
+    Yields:
+        Keyword arguments for the function that trains the series. An interruption ends the command with its exit code.
+    """
     series = None if quiet else SeriesWatcher(of)
     try:
         yield {} if series is None else {"watcher_of": series.run}
     except Interrupted as interruption:
-        typer.echo("metrix: interrupted; run the same command again to go on", err=True)
+        typer.echo("metrix: interrupted; run the same command again to resume", err=True)
         raise typer.Exit(interruption.exit_code) from None
     finally:
         if series is not None:
@@ -111,7 +115,7 @@ def watched_series(of: int, quiet: bool) -> Iterator[dict[str, Any]]:
 
 
 class SeriesWatcher:
-    """One bar for several runs, one after another."""
+    """Draws one bar for several runs, trained one after another."""
 
     def __init__(self, of: int) -> None:
         self.of = of
@@ -127,12 +131,12 @@ class SeriesWatcher:
         self.begun = 0
 
     def run(self, side: str, seed: int) -> Watcher:
-        """The watcher of the next run."""
+        """Return the watcher of the next run."""
         self.begun += 1
         return _OneOfSeries(self, f"{side}, seed {seed} ({self.begun} of {self.of})")
 
     def end(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         self.bars.stop()
 
 
