@@ -85,9 +85,9 @@ def test_a_shard_is_i_of_n(text: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["cars"], "accepted is NAME=PATH"),
-        (["=x"], "accepted is NAME=PATH"),
-        (["cars=/no/such/folder"], "/no/such/folder is not there"),
+        (["cars"], "expected NAME=PATH"),
+        (["=x"], "expected NAME=PATH"),
+        (["cars=/no/such/folder"], "/no/such/folder does not exist"),
         (["a=glyphs", "a=glyphs-mini"], "given twice"),
     ],
 )

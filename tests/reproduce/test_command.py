@@ -105,7 +105,7 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     ended = metrix(*command)
     assert ended.code == 130
-    assert "1 run left: give the same command again" in ended.err
+    assert "1 run left; run the same command again" in ended.err
     (place,) = (tmp_path / "cells").iterdir()
     assert not (place / "run" / "results.json").exists()
     assert (place / "run" / "checkpoints" / "last.safetensors").exists()
@@ -126,9 +126,9 @@ def test_a_run_that_cannot_be_is_reported(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["ablations"], "unknown table or figure 'ablations'; did you mean 'ablation'?"),
-        (["main", "--shard", "3/2"], "accepted is i/n"),
-        (["main", "--data", "cars"], "accepted is NAME=PATH"),
-        (["main", "--data", "cars=/no/such"], "/no/such is not there"),
+        (["main", "--shard", "3/2"], "expected i/n"),
+        (["main", "--data", "cars"], "expected NAME=PATH"),
+        (["main", "--data", "cars=/no/such"], "/no/such does not exist"),
         (["main", "--epochs", "0"], "train.epochs=0: Input should be greater than or equal to 1"),
         (["main", "--data", "cub=."], "metrix"),
     ],

@@ -32,7 +32,7 @@ def put(grid: Grid, experiment: Experiment, recalls: list[dict[str, float] | Non
 @pytest.fixture
 def cars(tmp_path: Path) -> Grid:
     data = ReproductionData("cars", "anywhere")
-    data.__dict__["mark"] = "fingerprint"  # no images are needed to read results
+    data.__dict__["fingerprint"] = "fingerprint"  # no images are needed to read results
     return Grid((data,), (0, 1, 2), {}, CellStore(tmp_path))
 
 
