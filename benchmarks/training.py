@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.measuring import at_most
 from metrix.train import Config, train
-from metrix.train.batches import opened_data, source_for, training_part
+from metrix.train.batches import build_batches, open_data, select_training_part
 from metrix.train.build import build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress
 from metrix.train.presets import preset
@@ -53,14 +53,14 @@ class _Bare:
     def __init__(self, config: Config) -> None:
         from metrix.model import Embedder
 
-        dataset = opened_data(config, lambda *_: None)
-        part = training_part(config, dataset)
+        dataset = open_data(config, lambda *_: None)
+        part = select_training_part(config, dataset)
         torch.manual_seed(0)
         self.embedder = Embedder(config.model.backbone, config.model.dim, config.model.pool)
         loss = build_loss(config.loss, part.num_classes, config.model.dim)
         self.objective = build_objective(config, loss, torch.Generator().manual_seed(0))
         self.optimizer = build_optimizer(config, self.embedder, loss)
-        self.source = source_for(config, self.embedder, dataset, part, lambda *_: None)
+        self.source = build_batches(config, self.embedder, dataset, part, lambda *_: None)
         self.batches, self.epoch = iter(()), -1
 
     def __call__(self) -> None:

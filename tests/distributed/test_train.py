@@ -144,7 +144,7 @@ def test_killed_stopped_and_resumed_with_other_numbers_of_processes(
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert f"interrupted by SIGTERM; go on with --resume {run.path}" in errors
+    assert f"interrupted by SIGTERM; resume with --resume {run.path}" in errors
     assert run.results is None
     stopped = load_file(run.last)
 

@@ -16,7 +16,7 @@ from metrix.experiments import methods
 from metrix.experiments.all_methods import base_config, config_of, pixels, runs_of, train_field, words_for
 from metrix.experiments.methods import Entry, entries, listing, methods_for
 from metrix.train import Config
-from metrix.train.batches import opened_data
+from metrix.train.batches import open_data
 from metrix.train.build import build_loss, build_objective
 from metrix.train.checkpoint import Progress
 from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, SCHEMES
@@ -112,7 +112,7 @@ def test_settings_that_differ_have_folders_of_their_own() -> None:
 
 
 def test_pixels_are_compared_as_they_are(small: Config) -> None:
-    test = opened_data(small, lambda *_: None).test
+    test = open_data(small, lambda *_: None).test
     images = torch.stack([torch.as_tensor(test[i][0]).float().flatten() for i in range(len(test))])
     expected = 100 * float(evaluate.recall_at_k(images, test.labels, ks=(1,))[1])
     assert pixels(small) == pytest.approx(expected, abs=0.3)

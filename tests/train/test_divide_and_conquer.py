@@ -18,8 +18,8 @@ from metrix.data import BalancedSampler, RandomSampler
 from metrix.errors import InvalidInput
 from metrix.train import Config, Interrupted, train
 from metrix.train import divide_and_conquer as dividing
-from metrix.train.config import parsed
-from metrix.train.divide_and_conquer import DividedSampler, Slices, as_before
+from metrix.train.config import parse_config
+from metrix.train.divide_and_conquer import DividedSampler, Slices, match_clusters
 from tests.train.test_crash import Sends, _same
 
 # 16 classes, of 1, 2, ... 16 images; images of a class are in clusters 0 and 1, or 2 and 3
@@ -139,9 +139,9 @@ def test_clusters_keep_their_numbers() -> None:
     rng = np.random.default_rng(0)
     before = rng.integers(8, size=500)
     renamed = rng.permutation(8)[before]
-    assert np.array_equal(as_before(renamed, before, 8), before)
+    assert np.array_equal(match_clusters(renamed, before, 8), before)
     noisy = np.where(rng.random(500) < 0.2, rng.integers(8, size=500), renamed)
-    assert np.mean(as_before(noisy, before, 8) == before) > 0.75
+    assert np.mean(match_clusters(noisy, before, 8) == before) > 0.75
 
 
 def spied(patch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[int | None, int]]]:
@@ -205,12 +205,15 @@ def test_an_interrupted_run_goes_on_to_the_same_end(config: Config, tmp_path: Pa
     ("values", "message"),
     [
         ({"mixup": ["embed"], "loss": "contrastive"}, "slices train without mixup"),
-        ({"loss": "proxy-anchor", "mixup": []}, "proxies or centres are of the whole embedding"),
+        ({"loss": "proxy-anchor", "mixup": []}, "proxies or centres have the length of the whole embedding"),
         ({"loss": "soft-triple"}, "a loss of pairs, such as margin"),
-        ({"dim": 10}, "dim=10 with clusters=4.*multiple of clusters"),
-        ({"clusters": 8}, "clusters=8 for 8 training classes.*at most 4"),
-        ({"finetune_epochs": 4}, "finetune_epochs=4 of 4 complete epochs: none is left"),
-        ({"max_steps": 12, "finetune_epochs": None}, "finetune_epochs=1 of 1 complete epochs"),
+        ({"dim": 10}, "dim: expected a multiple of clusters=4.*got 10"),
+        ({"clusters": 8}, "clusters: expected at most 4 for 8 training classes.*got 8"),
+        ({"finetune_epochs": 4}, "finetune_epochs: expected fewer than the 4 complete epochs, got 4"),
+        (
+            {"max_steps": 12, "finetune_epochs": None},
+            "finetune_epochs: expected fewer than the 1 complete epochs, got 1",
+        ),
     ],
 )
 def test_what_cannot_be_divided_begins_no_run(
@@ -226,4 +229,4 @@ def test_the_scheme_can_be_given_as_the_loss() -> None:
     config = Config().with_values({"loss": "divide-and-conquer", "margin": 0.3})
     assert (config.loss.loss, config.loss.margin, config.train.scheme) == ("margin", 0.3, "divide-and-conquer")
     assert config.mixing.mixup == ()
-    assert parsed({"loss": {"loss": "divide-and-conquer", "margin": 0.3}}) == config
+    assert parse_config({"loss": {"loss": "divide-and-conquer", "margin": 0.3}}) == config

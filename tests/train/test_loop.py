@@ -12,9 +12,9 @@ from metrix import Embedder
 from metrix.data import Part
 from metrix.errors import InvalidInput
 from metrix.train import Config, checkpoint, train
-from metrix.train.batches import opened_data, training_part
+from metrix.train.batches import open_data, select_training_part
 from metrix.train.checkpoint import Progress
-from metrix.train.loop import _schedule
+from metrix.train.loop import learning_rate_factor
 from metrix.train.run_folder import RunFolder
 from metrix.train.watching import Watcher
 
@@ -43,7 +43,7 @@ def test_a_run_is_a_folder(small: Config, tmp_path: Path) -> None:
     saved = load_file(run.model / "model.safetensors")
     assert all(torch.equal(tensor, saved[name]) for name, tensor in embedder.state_dict().items())
     assert [p.name for p in (run.path / "tensorboard").iterdir()]
-    with pytest.raises(InvalidInput, match="is there already"):
+    with pytest.raises(InvalidInput, match="already exists"):
         train(small, run.path)
 
 
@@ -57,7 +57,7 @@ def test_losses_fall(small: Config, tmp_path: Path) -> None:
 
 def test_schedules() -> None:
     def factor(epoch: int, step: int, **values: Any) -> float:
-        return _schedule(Config().with_values(values).train, epoch, step, total_steps=100)
+        return learning_rate_factor(Config().with_values(values).train, epoch, step, total_steps=100)
 
     assert factor(50, 50, schedule="constant") == 1.0
     assert factor(9, 0, schedule="step", decay_every=10, decay_by=0.5) == 1.0
@@ -85,7 +85,7 @@ def test_learning_rates_of_the_groups(small: Config, tmp_path: Path, monkeypatch
 
 
 def _weights(run: RunFolder, name: str = "last") -> dict[str, Tensor]:
-    return checkpoint.under("model", load_file(run.path / "checkpoints" / f"{name}.safetensors"))
+    return checkpoint.select_prefix("model", load_file(run.path / "checkpoints" / f"{name}.safetensors"))
 
 
 def test_warmup_trains_head_and_proxies_only(small: Config, tmp_path: Path) -> None:
@@ -103,15 +103,15 @@ def test_warmup_trains_head_and_proxies_only(small: Config, tmp_path: Path) -> N
 
 def test_average_is_the_literal_one(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Tensor]] = []
-    from metrix.train.ema import Average
+    from metrix.train.ema import WeightAverage
 
-    update = Average.update
+    update = WeightAverage.update
 
-    def recorded(self: Average) -> None:
+    def recorded(self: WeightAverage) -> None:
         seen.append({k: v.clone() for k, v in self.module.state_dict().items()})
         update(self)
 
-    monkeypatch.setattr(Average, "update", recorded)
+    monkeypatch.setattr(WeightAverage, "update", recorded)
     config = small.with_values({"ema": 0.7, "holdout": 0.0})
     run = train(config, tmp_path / "run")
     torch.manual_seed(config.train.seed)
@@ -146,19 +146,19 @@ def test_gradients_are_clipped(small: Config, tmp_path: Path, monkeypatch: pytes
 
 def test_the_unseen_classes_are_looked_at_once(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model selection is on classes held out from training; test images are embedded only when all is done."""
-    from metrix.train.batches import Images
+    from metrix.train.batches import ImageBatches
 
     embedded: list[set[str]] = []
-    embed = Images.embed
+    embed = ImageBatches.embed
 
-    def recorded(self: Images, part: Part, device: torch.device) -> Tensor:
+    def recorded(self: ImageBatches, part: Part, device: torch.device) -> Tensor:
         embedded.append(set(part.class_names))
         return embed(self, part, device)
 
-    monkeypatch.setattr(Images, "embed", recorded)
+    monkeypatch.setattr(ImageBatches, "embed", recorded)
     train(small, tmp_path / "run")
-    dataset = opened_data(small, lambda *_: None)
-    test, seen = set(dataset.test.class_names), set(training_part(small, dataset).class_names)
+    dataset = open_data(small, lambda *_: None)
+    test, seen = set(dataset.test.class_names), set(select_training_part(small, dataset).class_names)
     *validations, final = embedded
     assert len(validations) == 2
     for classes in validations:
@@ -194,15 +194,18 @@ def test_cached_views_of_a_frozen_trunk(mixup: str, small: Config, tmp_path: Pat
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"batch_size": 4, "per_class": 3}, "batch_size=4 with per_class=3.*from 6"),
-        ({"per_class": 1}, "per_class=1 with loss 'multi-similarity'.*from 2"),
-        ({"train_classes": 1000}, "train_classes=1000, but there are 54"),
-        ({"views": 2}, "views=2 without freeze_to.*stage1"),
-        ({"views": 2, "freeze_to": "stage2", "mixup": ["input"]}, "input mixup mixes images"),
+        ({"batch_size": 4, "per_class": 3}, "batch_size: expected at least 6 with per_class=3.*got 4"),
+        ({"per_class": 1}, "per_class: expected at least 2 with loss 'multi-similarity'.*got 1"),
+        ({"train_classes": 1000}, "train_classes: expected at most 54.*got 1000"),
+        ({"views": 2}, "freeze_to: expected one of .*stage1.* with views=2"),
+        (
+            {"views": 2, "freeze_to": "stage2", "mixup": ["input"]},
+            "mixup: expected feature or embed with views=2.*no images to mix",
+        ),
         ({"freeze_to": "stage9"}, "did you mean"),
         ({"hard_negatives": [3, 3]}, "one for each mixup type"),
         ({"loss": "contrastiv"}, "did you mean 'contrastive'"),
-        ({"device": "cuda"}, "device='cuda' is not there"),
+        ({"device": "cuda"}, "device: expected .*got 'cuda', which is not available"),
         ({"precision": "16-mixed", "device": "cpu"}, "needs a GPU"),
         ({"backbone": "resnet5"}, "resnet5"),
         ({"pool": "cls"}, "has no class token"),

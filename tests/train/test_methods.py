@@ -89,7 +89,7 @@ def test_what_does_not_fit(values: dict[str, Any], message: str) -> None:
 def test_without_mixup_there_is_no_method(small: Config) -> None:
     config = small.with_values({"mixup_method": "proxy-synthesis", "mixup": []})
     assert objective_of(config).explain().startswith("no mixup")
-    assert config.mixing.described() == "none"
+    assert config.mixing.describe() == "none"
 
 
 class Stopped(Watcher):

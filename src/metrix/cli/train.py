@@ -51,8 +51,8 @@ def train(
     from metrix.errors import InvalidInput
     from metrix.train import Config
     from metrix.train import train as run_training
-    from metrix.train.config import read
-    from metrix.train.distributed import Launch, is_first, strategy_of
+    from metrix.train.config import read_config
+    from metrix.train.distributed import Launch, is_first, parse_strategy
     from metrix.train.presets import preset as settings_of
 
     if data is not None and data_option is not None and data != data_option:
@@ -76,7 +76,7 @@ def train(
     else:
         if preset is not None and config is not None:
             raise InvalidInput("--preset and --config were both given: print a preset with --print-config and edit it")
-        base = settings_of(preset) if preset else read(config) if config else Config()
+        base = settings_of(preset) if preset else read_config(config) if config else Config()
         settings = base.with_values({**flags, **({} if data is None else {"data": data})})
         if print_config:
             typer.echo(settings.to_yaml(), nl=False)
@@ -84,7 +84,7 @@ def train(
         if data is None and config is None and preset != "glyphs":
             raise InvalidInput("no data was given: accepted are a folder of class folders, a manifest, or glyphs")
     watcher = build_run_watcher(quiet or json_output)
-    launch = Launch(devices, nodes, strategy_of(strategy))
+    launch = Launch(devices, nodes, parse_strategy(strategy))
     run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch)
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))

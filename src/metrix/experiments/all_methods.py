@@ -21,7 +21,7 @@ from metrix.errors import check_integer
 from metrix.experiments.methods import Entry, entries
 from metrix.experiments.train_once import finished
 from metrix.model import Embedder
-from metrix.train.batches import Images, opened_data, training_part
+from metrix.train.batches import ImageBatches, open_data, select_training_part
 from metrix.train.config import Config
 from metrix.train.presets import preset
 from metrix.train.watching import Watcher
@@ -107,7 +107,7 @@ def config_of(entry: Entry, base: Config) -> Config:
 def words_for(config: Config) -> str:
     """What is told apart: loss, mixup, pairs, pooling, scheme."""
     mixing, pool = config.mixing, config.model.pool
-    parts = [config.loss.loss, "clean" if not mixing.mixup else mixing.described()]
+    parts = [config.loss.loss, "clean" if not mixing.mixup else mixing.describe()]
     if mixing.mixup:
         parts.append("+".join(mixing.pairs))
     others = [name for name, usual in ((pool, "avg+max"), (config.train.scheme, "none")) if name != usual]
@@ -155,9 +155,9 @@ def train_field(
 
 def pixels(config: Config) -> float:
     """Recall@1, per cent, of the nearest neighbour by the cosine of pixels, on the unseen classes."""
-    dataset = opened_data(config, lambda what, done, of: None)
+    dataset = open_data(config, lambda what, done, of: None)
     embedder = Embedder(config.model.backbone)
-    view = Images(config, embedder, dataset, training_part(config, dataset)).test_view
+    view = ImageBatches(config, embedder, dataset, select_training_part(config, dataset)).test_view
     images = torch.cat([x for x, _ in datasets.loader(dataset.test.with_transform(view), batch_size=256)])
     mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (embedder.data_config.mean, embedder.data_config.std))
     vectors = (images * std + mean).flatten(1)  # as they were: a cosine depends on where zero is

@@ -22,7 +22,7 @@ from metrix.errors import InvalidInput
 from metrix.evaluate.metrics import find_metric, metric_name
 from metrix.experiments.train_once import finished
 from metrix.model import Embedder
-from metrix.train.batches import Images, opened_data, training_part
+from metrix.train.batches import ImageBatches, open_data, select_training_part
 from metrix.train.config import Config
 from metrix.train.presets import preset
 from metrix.train.run_folder import RunFolder
@@ -141,10 +141,10 @@ def _measures(run: RunFolder) -> dict[str, float]:
         kept: dict[str, float] = json.loads(file.read_text("utf-8"))
         return kept
     config, cpu = run.config, torch.device("cpu")
-    dataset = opened_data(config, lambda what, done, of: None)
-    part = training_part(config, dataset)
+    dataset = open_data(config, lambda what, done, of: None)
+    part = select_training_part(config, dataset)
     embedder = Embedder.load(run.path).eval()
-    source = Images(config, embedder, dataset, part)
+    source = ImageBatches(config, embedder, dataset, part)
     with torch.no_grad():
         test, seen = source.embed(dataset.test, cpu), source.embed(part, cpu)
     labels = dataset.test.labels

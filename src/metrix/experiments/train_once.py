@@ -10,7 +10,7 @@ from pathlib import Path
 from metrix.errors import InvalidInput
 from metrix.train.config import Config
 from metrix.train.loop import train
-from metrix.train.run_folder import RunFolder, opened
+from metrix.train.run_folder import RunFolder, open_run_folder
 from metrix.train.watching import Watcher
 
 
@@ -18,7 +18,7 @@ def finished(config: Config, path: Path, watcher: Watcher | None = None) -> RunF
     """The run of a configuration, finished: as it is there, continued, or trained."""
     if not path.exists() or not any(path.iterdir()):
         return train(config, path, watcher=watcher)
-    run = opened(path)
+    run = open_run_folder(path)
     if run.config != config:
         raise InvalidInput(f"{path} is a run with other settings: give another --output, or remove it")
     return train(resume=path, watcher=watcher)

@@ -27,8 +27,7 @@ from metrix.report.sections.measures import (
 from metrix.report.sections.positivity import positivity_section
 from metrix.report.sections.settings import settings_section
 from metrix.report.sections.training import training_section
-from metrix.runs.embedding import unreported
-from metrix.train.batches import Report
+from metrix.train.batches import Report, ignore_report
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Composed:
     content: dict[str, Any]
 
 
-def composed(paths: Sequence[Path], choices: Choices | None = None, report: Report = unreported) -> Composed:
+def composed(paths: Sequence[Path], choices: Choices | None = None, report: Report = ignore_report) -> Composed:
     """Measure runs and put together the page; the first run is the baseline.
 
     A run that is not finished, or whose images are gone, is shown as far as it is known.

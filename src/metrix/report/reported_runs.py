@@ -16,7 +16,7 @@ from metrix.runs.embedding import TrainedModel
 from metrix.runs.evaluation import Evaluation, Examples, evaluation, examples_of_run
 from metrix.train.batches import Report
 from metrix.train.config import Config
-from metrix.train.run_folder import RunFolder, opened
+from metrix.train.run_folder import RunFolder, open_run_folder
 
 LONGEST_NAME = 24  # that fits beside a curve
 
@@ -63,7 +63,7 @@ class Subject:
 
 def read_subjects(paths: Sequence[Path], names: Sequence[str] | None, report: Report) -> list[Subject]:
     """Settings and logs of runs; a path that is no run is an error."""
-    runs = [opened(Path(path)) for path in paths]
+    runs = [open_run_folder(Path(path)) for path in paths]
     if not runs:
         raise InvalidInput("no run was given: accepted are one or more folders that metrix train wrote")
     if names is not None and len(names) != len(runs):
@@ -130,7 +130,7 @@ def short_names(paths: Sequence[Path], configs: Sequence[Config]) -> list[str]:
 
 
 def _mixing(config: Config) -> str:
-    return config.mixing.described() if config.mixing.mixup else "clean"
+    return config.mixing.describe() if config.mixing.mixup else "clean"
 
 
 def _letter(number: int) -> str:

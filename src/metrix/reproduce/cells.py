@@ -27,7 +27,7 @@ import metrix
 from metrix.errors import InvalidInput
 from metrix.files import write_json
 from metrix.reproduce.datasets import ReproductionData
-from metrix.train.config import Config, parsed
+from metrix.train.config import Config, parse_config
 from metrix.train.run_folder import RunFolder
 
 TRAINED_BY = ("core", "data", "model", "train")  # packages whose code determines the result of a run
@@ -46,7 +46,7 @@ class Cell:
     @property
     def kind(self) -> str:
         """Clean, a mixup type or another mixing method; cells of one kind take about equally long per step."""
-        return self.config.mixing.described() if self.config.mixing.mixup else "clean"
+        return self.config.mixing.describe() if self.config.mixing.mixup else "clean"
 
     def to_record(self) -> dict[str, Any]:
         """The content of `cell.json` before the cell is run."""
@@ -61,7 +61,7 @@ def make_cell(config: Config, data: ReproductionData) -> Cell:
             del nested[section][key]
     text = json.dumps([nested, data.fingerprint, code_version()], sort_keys=True)
     method = config.loss.loss if config.train.scheme == "none" else config.train.scheme
-    mixed = f" + {config.mixing.described()}" if config.mixing.mixup else ""
+    mixed = f" + {config.mixing.describe()}" if config.mixing.mixup else ""
     name = f"{data.name}, {method}{mixed}, seed {config.train.seed}"
     return Cell(hashlib.sha256(text.encode()).hexdigest()[:16], config, name)
 
@@ -124,7 +124,7 @@ class CellStore:
 
 def config_of_record(record: dict[str, Any]) -> Config:
     """The configuration in the record of a cell."""
-    return parsed(record["config"])
+    return parse_config(record["config"])
 
 
 def take_shard(cells: Iterable[Cell], shard: tuple[int, int]) -> list[Cell]:

@@ -14,9 +14,8 @@ from metrix.reproduce.cells import code_version
 from metrix.reproduce.grid import Experiment, Grid
 from metrix.reproduce.items import Item, cells_of_items
 from metrix.reproduce.tables import ReproducedTable
-from metrix.runs.embedding import unreported
-from metrix.train.batches import Report
-from metrix.train.run_folder import environment
+from metrix.train.batches import Report, ignore_report
+from metrix.train.run_folder import describe_environment
 
 NAME = "report.html"
 
@@ -31,7 +30,7 @@ class Reproduced:
     tables: tuple[ReproducedTable, ...]
 
 
-def render_items(items: Sequence[Item], grid: Grid, report: Report = unreported) -> list[Reproduced]:
+def render_items(items: Sequence[Item], grid: Grid, report: Report = ignore_report) -> list[Reproduced]:
     """Render tables and figures from the finished runs; one that cannot be rendered becomes a note that says why."""
     found: list[Reproduced] = []
     for item in items:
@@ -105,6 +104,6 @@ def _explain(grid: Grid) -> str:
 
 
 def _footer() -> str:
-    about: dict[str, Any] = environment()
+    about: dict[str, Any] = describe_environment()
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return f"{versions}; Python {about['python']}, {about['platform']}; training code {code_version()}."

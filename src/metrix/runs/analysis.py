@@ -21,9 +21,9 @@ from metrix.core.mixup import MIXUP_TYPES, mixture_of_features, mixture_of_input
 from metrix.core.pml import generic_form
 from metrix.errors import InvalidInput, check_integer, unknown_choice
 from metrix.evaluate import Estimate, Positivity
-from metrix.runs.embedding import TrainedModel, unreported
+from metrix.runs.embedding import TrainedModel
 from metrix.runs.evaluation import Examples, examples_of_run
-from metrix.train.batches import Report
+from metrix.train.batches import Report, ignore_report
 from metrix.train.build import build_loss
 from metrix.train.config import Config, LossChoice
 
@@ -101,7 +101,7 @@ def utilization_of_run(
     *,
     max_queries: int | None = None,
     seed: int = 0,
-    report: Report = unreported,
+    report: Report = ignore_report,
 ) -> Utilization:
     """u(Q, X) and u(Q, X̂) of a run's test and training embeddings, the model fixed; X̂ is never held whole."""
     config = model.config
@@ -179,7 +179,7 @@ def mixed_embeddings(train: Examples, config: Config, epochs: int, draws: torch.
 
 
 def mixed_by_model(
-    model: TrainedModel, mixup: str, epochs: int, draws: torch.Generator, report: Report = unreported
+    model: TrainedModel, mixup: str, epochs: int, draws: torch.Generator, report: Report = ignore_report
 ) -> Iterator[NDArray[np.float32]]:
     """Input or feature mixup over epochs of the training images, the model fixed: blocks (m, d).
 

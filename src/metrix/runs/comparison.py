@@ -9,9 +9,9 @@ from typing import Any
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Comparison
-from metrix.runs.embedding import TrainedModel, unreported
+from metrix.runs.embedding import TrainedModel
 from metrix.runs.evaluation import Evaluation, evaluation, examples_of_run
-from metrix.train.batches import Report
+from metrix.train.batches import Report, ignore_report
 from metrix.train.config import Config, sections
 
 
@@ -46,7 +46,7 @@ def compared(
     ks: tuple[int, ...] | None = None,
     *,
     resamples: int = 1000,
-    report: Report = unreported,
+    report: Report = ignore_report,
 ) -> Compared:
     """Measure each run on the test part and compare all with the first, by a paired bootstrap."""
     if len(paths) < 2:

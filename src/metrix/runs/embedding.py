@@ -27,9 +27,9 @@ from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
 from metrix.files import lock, write_atomically
 from metrix.model import Embedder
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
-from metrix.train.batches import Report, opened_data, training_part, views_for
+from metrix.train.batches import Report, build_views, open_data, select_training_part
 from metrix.train.config import Config
-from metrix.train.run_folder import RunFolder, opened
+from metrix.train.run_folder import RunFolder, open_run_folder
 
 BLOCK = 256  # images embedded at a time, and rows of a file
 PARTS = ("test", "train", "all")
@@ -38,7 +38,7 @@ STALLED = 120.0  # seconds without a new block from other processes, after which
 _KEY = "metrix_key"
 
 
-def unreported(what: str, done: int, of: int) -> None:
+def ignore_report(what: str, done: int, of: int) -> None:
     """A report that nobody hears."""
 
 
@@ -62,9 +62,9 @@ class TrainedModel:
     """
 
     def __init__(
-        self, path: Path, report: Report = unreported, *, initial: bool = False, share: tuple[int, int] = (0, 1)
+        self, path: Path, report: Report = ignore_report, *, initial: bool = False, share: tuple[int, int] = (0, 1)
     ) -> None:
-        self.run: RunFolder = opened(Path(path))
+        self.run: RunFolder = open_run_folder(Path(path))
         self.share = share
         self.report, self.initial = report, initial
         self._datasets: dict[str | None, Dataset] = {}
@@ -114,7 +114,7 @@ class TrainedModel:
         """The run's data, or other data under the run's settings of the split."""
         if spec not in self._datasets:
             values = {} if spec is None else {"data": spec, "layout": None, "holdout": 0.0}
-            self._datasets[spec] = opened_data(self.config.with_values(values), self.report, in_memory=False)
+            self._datasets[spec] = open_data(self.config.with_values(values), self.report, in_memory=False)
         return self._datasets[spec]
 
     def part(self, dataset: Dataset, name: str) -> Part:
@@ -123,14 +123,14 @@ class TrainedModel:
             good = np.setdiff1d(np.arange(len(dataset.catalogue)), [b.position for b in dataset.broken])
             return Part(dataset, good, np.unique(dataset.catalogue.labels))
         if name == "train" and dataset is self._datasets.get(None):
-            return training_part(self.config, dataset)
+            return select_training_part(self.config, dataset)
         if name not in (*PARTS, *data.PARTS):
             raise unknown_choice("part", name, PARTS)
         return dataset.part(name)
 
     def still(self, dataset: Dataset, part: Part) -> Part:
         """A part under the view without randomness that the model is measured on."""
-        _, view = views_for(self.config, self.embedder.data_config, dataset.catalogue.layout)
+        _, view = build_views(self.config, self.embedder.data_config, dataset.catalogue.layout)
         return part.with_transform(view)
 
     def key(self, dataset: Dataset, part: Part, mark: str | None = None) -> str:

@@ -1,8 +1,8 @@
-"""What a network trains on: images, or cached activations of a frozen trunk."""
+"""Batches to train on, of images or of cached activations of a frozen trunk, and the embeddings of a part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -23,44 +23,52 @@ from metrix.train.names import LOSSES
 if TYPE_CHECKING:
     from metrix.train.distributed import Team
 
-Report = Callable[[str, int, int], None]  # what, done, of
+Report = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
+EMBEDDED_AT_ONCE = 256  # images
 
 
-def opened_data(config: Config, report: Report, *, in_memory: bool = True) -> Dataset:
-    """The dataset of a configuration, with validation classes held out if asked for.
+def ignore_report(what: str, done: int, of: int) -> None:
+    """A `Report` that does nothing."""
 
-    Where each image is read once, `in_memory=False` spares a cache in memory: images give the same pixels.
+
+def open_data(config: Config, report: Report = ignore_report, *, in_memory: bool = True) -> Dataset:
+    """The dataset of a configuration, with validation classes held out if it asks for them.
+
+    Args:
+        config: the settings of the run
+        report: hears of the progress of checking images
+        in_memory: False ignores a cache in memory, for callers that read each image once; pixels are the same
     """
     choice = config.data
-    spared = choice.cache == "ram" and not in_memory
+    skip_cache = choice.cache == "ram" and not in_memory
     dataset = data.open(
         choice.data,
         unseen=choice.unseen,
         seed=choice.split_seed,
         layout=choice.layout,
         max_bad=choice.max_bad if choice.max_bad < 1 else int(choice.max_bad),
-        cache="none" if spared else choice.cache,
-        short_side=SHORT_SIDE if spared else None,
+        cache="none" if skip_cache else choice.cache,
+        short_side=SHORT_SIDE if skip_cache else None,
         workers=choice.workers or None,
         progress=lambda done, of: report("checking images", done, of),
     )
     return dataset.hold_out(choice.holdout, choice.split_seed) if choice.holdout > 0 else dataset
 
 
-def training_part(config: Config, dataset: Dataset) -> Part:
-    """The training images, of only some classes if asked for."""
+def select_training_part(config: Config, dataset: Dataset) -> Part:
+    """The training images, of `train_classes` classes only if the configuration asks for it."""
     part, count = dataset.train, config.data.train_classes
     if part.num_classes < 2:
         raise InvalidInput(
-            f"{config.data.data} has {part.num_classes} class to train on (unseen={config.data.unseen}, "
-            f"holdout={config.data.holdout}); at least 2 are needed: lower unseen or holdout, or add classes"
+            f"{config.data.data}: expected at least 2 classes to train on, got {part.num_classes} "
+            f"(unseen={config.data.unseen}, holdout={config.data.holdout}); lower unseen or holdout, or add classes"
         )
     if count is None or count == part.num_classes:
         return part
     if count > part.num_classes:
         raise InvalidInput(
-            f"train_classes={count}, but there are {part.num_classes} to train on "
-            f"(unseen={config.data.unseen}, holdout={config.data.holdout}); accepted is at most that"
+            f"train_classes: expected at most {part.num_classes}, the classes to train on "
+            f"(unseen={config.data.unseen}, holdout={config.data.holdout}), got {count}"
         )
     catalogue = dataset.catalogue
     classes = np.unique(catalogue.labels[part.indices])
@@ -68,8 +76,8 @@ def training_part(config: Config, dataset: Dataset) -> Part:
     return Part(dataset, part.indices[np.isin(catalogue.labels[part.indices], chosen)], chosen)
 
 
-def sampler_for(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -> RandomSampler | BalancedSampler:
-    """Random or balanced batches; of `share` = (rank, world size) that process's part of each."""
+def build_sampler(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -> RandomSampler | BalancedSampler:
+    """The sampler of random or balanced batches; with `share` = (rank, world size), of that process's rows."""
     train = config.train
     rank, world = share
     if train.sampler == "random":
@@ -77,23 +85,23 @@ def sampler_for(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -> 
         return RandomSampler(len(part), size, seed=train.seed, rank=rank, world_size=world)
     if train.per_class < 2 and LOSSES[config.loss.loss].pairs:
         raise InvalidInput(
-            f"per_class={train.per_class} with loss {config.loss.loss!r}: images of a class are each other's "
-            "positives; accepted is per_class from 2, or a loss with proxies or centres"
+            f"per_class: expected at least 2 with loss {config.loss.loss!r}, whose positives are images of the same "
+            f"class, got {train.per_class}; raise it, or choose a loss with proxies or centres"
         )
     classes = min(train.batch_size // train.per_class, part.num_classes)
     if classes < 2:
         raise InvalidInput(
-            f"batch_size={train.batch_size} with per_class={train.per_class}: a batch needs at least 2 classes; "
-            f"accepted is a batch_size from {2 * train.per_class}"
+            f"batch_size: expected at least {2 * train.per_class} with per_class={train.per_class}, for 2 classes, "
+            f"got {train.batch_size}"
         )
     return BalancedSampler(part.labels, classes, train.per_class, seed=train.seed, rank=rank, world_size=world)
 
 
-def views_for(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, Any]:
-    """The training and the test view of a layout's images as a backbone wants them.
+def build_views(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, Any]:
+    """The training view and the test view of images, in the size and colours that a backbone wants.
 
-    Grey images for a backbone of colours, and the reverse, are converted; glyphs are then treated as photos
-    that must not be flipped.
+    Grey images are converted for a backbone that wants colours, and the reverse; such glyphs are treated like photos,
+    but never flipped.
     """
     size, augment = config.data.image_size or wanted.size, config.data.augment
     grey = layout.startswith("glyphs")
@@ -109,20 +117,37 @@ def views_for(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, Any
     return train_view, test_view
 
 
-class Images:
-    """Batches of images under random views; any part embedded by the whole network."""
+def embed_batches(
+    network: nn.Module, part: Part, batches: Sequence[Sequence[int]], device: torch.device, workers: int
+) -> Iterator[Tensor]:
+    """Embeddings of batches of a part's images, on the CPU, batch by batch.
+
+    Args:
+        network: maps images to embeddings
+        part: the images, under the test view
+        batches: positions within the part
+        device: where the network is
+        workers: processes that load images
+    """
+    given: Any = batches
+    for images, _ in data.loader(part, given, workers=workers):
+        yield network(images.to(device)).float().cpu()
+
+
+class ImageBatches:
+    """Batches of images under random views, and embeddings of any part under the test view."""
 
     def __init__(
         self, config: Config, embedder: Embedder, dataset: Dataset, part: Part, team: Team | None = None
     ) -> None:
         self.team = team
         wanted = embedder.data_config
-        train_view, test_view = views_for(config, wanted, dataset.catalogue.layout)
+        train_view, test_view = build_views(config, wanted, dataset.catalogue.layout)
         self.view = f"{config.data.image_size or wanted.size}|{wanted.mean}|{wanted.std}"
         self.embedder, self.dataset, self.workers = embedder, dataset, config.data.workers
         self.train_view, self.test_view = train_view, test_view
         self.part = part.with_transform(train_view, seed=config.train.seed)
-        self.sampler: BatchSampler = sampler_for(config, part, (team.rank, team.size) if team else (0, 1))
+        self.sampler: BatchSampler = build_sampler(config, part, (team.rank, team.size) if team else (0, 1))
         self.network: nn.Module = embedder
         self._loader: Any = None
 
@@ -137,34 +162,34 @@ class Images:
         return iter(self._loader)
 
     def embed(self, part: Part, device: torch.device) -> Tensor:
-        """Unit embeddings of a part under the test view; each process embeds a share, and all get the whole."""
+        """Unit embeddings (n, d) of a part under the test view; processes share the work and all get the result."""
         still = part.with_transform(self.test_view)
 
-        def embedded(rows: range) -> Iterator[Tensor]:
-            batches: Any = [rows[start : start + 256] for start in range(0, len(rows), 256)]
-            for images, _ in data.loader(still, batches, workers=self.workers):
-                yield self.embedder(images.to(device)).float().cpu()
+        def embed_rows(rows: range) -> Iterator[Tensor]:
+            batches = [rows[start : start + EMBEDDED_AT_ONCE] for start in range(0, len(rows), EMBEDDED_AT_ONCE)]
+            return embed_batches(self.embedder, still, batches, device, self.workers)
 
-        return self._together(len(part), embedded)
+        return self._embed_shares(len(part), embed_rows)
 
-    def _together(self, total: int, embedded: Callable[[range], Iterator[Tensor]]) -> Tensor:
+    def _embed_shares(self, total: int, embed_rows: Callable[[range], Iterator[Tensor]]) -> Tensor:
+        """Embed this process's share of `total` rows and gather those of the others."""
         rank, world = (self.team.rank, self.team.size) if self.team else (0, 1)
         edges = [total * r // world for r in range(world + 1)]
-        parts = list(embedded(range(edges[rank], edges[rank + 1])))
-        own = torch.cat(parts) if parts else torch.empty(0, self.embedder.config.dim)
+        blocks = list(embed_rows(range(edges[rank], edges[rank + 1])))
+        own = torch.cat(blocks) if blocks else torch.empty(0, self.embedder.config.dim)
         counts = [stop - start for start, stop in pairwise(edges)]
-        return own if self.team is None else self.team.in_order(own, counts)
+        return own if self.team is None else self.team.gather_rows(own, counts)
 
 
 class FromActivations(nn.Module):
-    """An embedder entered at its freezing boundary: `features` takes activations instead of images."""
+    """An embedder whose `features` takes the activations of its frozen trunk instead of images."""
 
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder = embedder
 
     def features(self, activations: Tensor) -> Tensor:
-        """The rest of the features after the boundary."""
+        """The features that the rest of the backbone computes from activations."""
         return self.embedder.features_from(activations)
 
     @property
@@ -179,8 +204,8 @@ class FromActivations(nn.Module):
         return self
 
 
-class Activations(Images):
-    """Batches of cached activations: each image in `views` random views, computed once."""
+class ActivationBatches(ImageBatches):
+    """Batches of cached activations: the frozen trunk computes each image in `views` random views, once."""
 
     def __init__(
         self,
@@ -194,21 +219,21 @@ class Activations(Images):
         super().__init__(config, embedder, dataset, part, team)
         if "input" in config.mixing.mixup:
             raise InvalidInput(
-                f"mixup={config.mixing.mixup} with views={config.model.views}: input mixup mixes images, "
-                "which cached activations no longer have; leave views at 0, or choose feature or embed"
+                f"mixup: expected feature or embed with views={config.model.views}, got {config.mixing.mixup}; "
+                "cached activations have no images to mix: choose another type, or leave views at 0"
             )
         self.network = FromActivations(embedder)
         self.views = config.model.views
         self.report, self._caches = report, dict[str, ActivationCache]()
         self._trunk = embedder.trunk_fingerprint()
-        # views belong to the data, not to a run's seed: runs of several seeds share one cache
+        # views are seeded by the data, not by the run: runs of several seeds share one cache
         self.part = part.with_transform(self.train_view, seed=config.data.split_seed)
         name = f"{config.data.augment} {self.view}|seed {config.data.split_seed}"
-        self.cache = self._cached(self.part, name, self.views)
+        self.cache = self._open_cache(self.part, name, self.views)
         self.shift = np.random.default_rng([config.train.seed, 7]).integers(self.views, size=len(part))
 
     def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch; an image comes in its next view each time."""
+        """The batches of an epoch from number `start` on; an image comes in its next view each time."""
         self.sampler.set_epoch(epoch, start)
         for indices in self.sampler:
             numbers = [int(i) for i in indices]
@@ -218,21 +243,21 @@ class Activations(Images):
             yield self.cache.read(rows), self.part.labels[numbers]
 
     def embed(self, part: Part, device: torch.device) -> Tensor:
-        """Unit embeddings of a part from the activations of its test view."""
-        cache = self._cached(part.with_transform(self.test_view), f"test {self.view}", 1)
+        """Unit embeddings (n, d) of a part from the cached activations of its test view."""
+        cache = self._open_cache(part.with_transform(self.test_view), f"test {self.view}", 1)
 
-        def embedded(rows: range) -> Iterator[Tensor]:
+        def embed_rows(rows: range) -> Iterator[Tensor]:
             for start in range(0, len(rows), 512):
                 z = self.network.features(cache.read([(i, 0) for i in rows[start : start + 512]]).to(device))  # type: ignore[operator]
                 yield self.embedder.head(z).float().cpu()
 
-        return self._together(len(part), embedded)
+        return self._embed_shares(len(part), embed_rows)
 
-    def _cached(self, part: Part, view: str, views: int) -> ActivationCache:
+    def _open_cache(self, part: Part, view: str, views: int) -> ActivationCache:
         key = f"{self._trunk}|{view}|{self.dataset.catalogue.fingerprint()}|{_digest(part.indices)}"
         if key not in self._caches:
 
-            def source(index: int, number: int) -> Tensor:
+            def read_view(index: int, number: int) -> Tensor:
                 part.set_epoch(number)
                 return part[index][0]
 
@@ -242,7 +267,7 @@ class Activations(Images):
                     key,
                     items=len(part),
                     views=views,
-                    source=source,
+                    source=read_view,
                     trunk=self.embedder.trunk,
                     dtype="float16",
                     progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
@@ -250,18 +275,18 @@ class Activations(Images):
         return self._caches[key]
 
 
-def source_for(
+def build_batches(
     config: Config, embedder: Embedder, dataset: Dataset, part: Part, report: Report, team: Team | None = None
-) -> Images:
-    """Cached activations where the trunk is frozen and views of it are asked for, else images."""
+) -> ImageBatches:
+    """Batches of cached activations if the configuration asks for cached views, else of images."""
     if config.model.views == 0:
-        return Images(config, embedder, dataset, part, team)
+        return ImageBatches(config, embedder, dataset, part, team)
     if config.model.freeze_to is None:
         raise InvalidInput(
-            f"views={config.model.views} without freeze_to: cached views are of a frozen trunk; accepted with it "
-            f"are freeze_to={', '.join([*embedder.stages(), 'all'])}"
+            f"freeze_to: expected one of {', '.join([*embedder.stages(), 'all'])} with views={config.model.views}, "
+            "got none; cached views are activations of a frozen trunk"
         )
-    return Activations(config, embedder, dataset, part, report, team)
+    return ActivationBatches(config, embedder, dataset, part, report, team)
 
 
 def _digest(indices: Any) -> str:

@@ -1,4 +1,4 @@
-"""From configuration to loss, objective and optimizer."""
+"""Network, loss, objective and optimizer of a configuration."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ from metrix.train.config import Config, LossChoice, Mixing
 from metrix.train.names import LOSSES
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
+
+
+def build_embedder(config: Config) -> Embedder:
+    """The network of a configuration before training; random weights are drawn from torch's global generator."""
+    model = config.model
+    return Embedder(
+        model.backbone,
+        model.dim,
+        model.pool,
+        model.weights,
+        model.freeze_to,
+        frozen_bn=model.frozen_bn,
+        image_size=config.data.image_size,
+    )
 
 
 def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:

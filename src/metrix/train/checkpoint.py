@@ -1,7 +1,7 @@
-"""The whole state of a run in one safetensors file, replaced in one step.
+"""Checkpoints: the whole state of a run in one safetensors file, replaced atomically.
 
-Tensors are named after what they belong to (`model/…`, `loss/…`, `ema/…`, `optimizer/…`, `scheme/…`, `random/…`),
-numbers are JSON in the file's header. Nothing is pickled.
+Tensors are named after what they belong to (`model/…`, `loss/…`, `memory/…`, `ema/…`, `optimizer/…`, `scheme/…`,
+`random/…`); numbers are JSON in the file's header. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from torch import Tensor
 
 from metrix.errors import InvalidInput
 from metrix.files import write_atomically
-from metrix.train.distributed import in_shares
+from metrix.train.distributed import shard_like
 
 _HEADER = "metrix_progress"
 
 
 @dataclass
 class Progress:
-    """Where a run stands: `batch` batches of `epoch` are trained on, `step` in all.
+    """Where a run stands: it has trained on `batch` batches of epoch `epoch`, and on `step` in all.
 
-    `sums` are of loss, clean and mixed loss over those batches; `done` when there is nothing left to train.
+    sums            loss, clean and mixed loss, summed over the batches of this epoch
+    done            whether training is over
+    best            the best score of a validation, found after epoch `best_epoch`
+    without_better  validations since then
+    seconds         time spent, interruptions left out
+    scaler          state of the gradient scaler (16-mixed)
     """
 
     epoch: int = 0
@@ -41,9 +46,21 @@ class Progress:
     seconds: float = 0.0
     scaler: dict[str, Any] | None = None
 
+    def count_step(self, losses: list[float]) -> None:
+        """Count a step with its loss, clean and mixed loss."""
+        self.step += 1
+        self.batch += 1
+        self.sums = [total + value for total, value in zip(self.sums, losses, strict=True)]
+
+    def end_epoch(self) -> list[float]:
+        """Go to the next epoch; returns the means of the losses of this one."""
+        means = [total / max(1, self.batch) for total in self.sums]
+        self.epoch, self.batch, self.sums = self.epoch + 1, 0, [0.0, 0.0, 0.0]
+        return means
+
 
 def write(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
-    """Write a checkpoint; an interruption leaves the one before it."""
+    """Write a checkpoint; if this is interrupted, the previous one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     header = {_HEADER: json.dumps(asdict(progress))}
@@ -56,38 +73,38 @@ def read(path: Path) -> tuple[dict[str, Tensor], Progress]:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(_HEADER)
             if header is None:
-                raise InvalidInput(f"{path} is no checkpoint of metrix: it has no progress in its header")
+                raise InvalidInput(f"{path} is not a checkpoint of metrix: its header has no progress")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, FileNotFoundError) as error:
         raise InvalidInput(f"{path} cannot be read as a checkpoint: {error}") from error
     return tensors, Progress(**json.loads(header))
 
 
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of one owner, without its name.
+def select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with `prefix/`, by the rest of their name.
 
-    >>> under("loss", {"loss/proxies": torch.zeros(2), "model/w": torch.ones(1)})
+    >>> select_prefix("loss", {"loss/proxies": torch.zeros(2), "model/w": torch.ones(1)})
     {'proxies': tensor([0., 0.])}
     """
     return {k.removeprefix(f"{prefix}/"): v for k, v in tensors.items() if k.startswith(f"{prefix}/")}
 
 
-def owned(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The reverse of `under`."""
+def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by their name after `prefix/`: the reverse of `select_prefix`."""
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The moments of each parameter, by its number."""
+    """The moments of AdamW, named after the number of their parameter."""
     state = optimizer.state_dict()["state"]
     return {f"{i}/{name}": torch.as_tensor(value) for i, s in state.items() for name, value in s.items()}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the moments back; parameters that had none yet stay without."""
+    """Restore the moments that `optimizer_tensors` gave; parameters without moments stay without."""
     state: dict[int, dict[str, Tensor]] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for key, value in tensors.items():
         number, name = key.split("/")
-        state.setdefault(int(number), {})[name] = in_shares(value, parameters[int(number)])
+        state.setdefault(int(number), {})[name] = shard_like(value, parameters[int(number)])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,7 +1,7 @@
-"""What a run is made of: one pydantic model, one YAML file, one set of flags.
+"""The configuration of a run: one pydantic model, which is also the YAML file and the flags of the command line.
 
-Sections group the keys; a key has one name in all sections, so that it can be a flag of its own:
-`train.epochs` in YAML is `--epochs` on the command line.
+Keys are grouped in sections. A key's name is unique across sections, so it can be a flag: `train.epochs` in YAML is
+`--epochs` on the command line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MethodName = Annotated[str, _known("mixup_method", METHODS)]
 
 
 class Section(BaseModel):
-    """A group of keys; an unknown one is an error."""
+    """A group of keys; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
 
@@ -46,12 +46,12 @@ class Data(Section):
     unseen: float = Field(0.5, gt=0, lt=1, description="share of a folder's classes kept for testing")
     split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
     layout: str | None = Field(None, description="how the data is laid out, where it is not recognised")
-    max_bad: float = Field(0.01, ge=0, description="unreadable images to put up with: a share below 1, or a count")
+    max_bad: float = Field(0.01, ge=0, description="unreadable images to tolerate: a share below 1, or a count")
     holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
-    train_classes: int | None = Field(None, ge=2, description="train on only so many of the training classes")
+    train_classes: int | None = Field(None, ge=2, description="train on only this many of the training classes")
     image_size: int | None = Field(None, ge=8, description="side of the image crop; the backbone's own by default")
     augment: Literal["standard", "none"] = Field("standard", description="random views in training, or none")
-    cache: Literal["ram", "disk", "none"] = Field("none", description="keep decoded, resized images there")
+    cache: Literal["ram", "disk", "none"] = Field("none", description="where to keep decoded, resized images")
     workers: int = Field(0, ge=0, description="processes that load images")
 
 
@@ -64,19 +64,21 @@ class Model(Section):
     weights: str | None = Field(None, description="pretrained, or a file (.safetensors, .pth); random by default")
     freeze_to: str | None = Field(None, description="last frozen stage of the backbone, or all")
     frozen_bn: bool = Field(False, description="batch norm keeps its statistics in training")
-    sync_bn: bool = Field(True, description="several processes: batch norm over the global batch, not each one's part")
+    sync_bn: bool = Field(
+        True, description="several processes: batch norm over the global batch, not each process's part"
+    )
     views: int = Field(0, ge=0, description="with freeze_to: cached views of each training image; 0 caches none")
 
 
 class LossChoice(Section):
-    """The loss and its parameters; what is left out has the loss's own default."""
+    """The loss and its parameters; those left out have the loss's own defaults."""
 
     loss: str = Field("multi-similarity", description="contrastive, multi-similarity, proxy-anchor, proxy-nca++ …")
-    margin: float | None = Field(None, description="m")
+    margin: float | None = Field(None, description="m, the margin")
     beta: float | None = Field(None, gt=0, description="β, scale of positives; first boundary of the margin loss")
     gamma: float | None = Field(None, gt=0, description="γ, scale of negatives; of centres in soft-triple")
     temperature: float | None = Field(None, gt=0, description="T of the NCA family and epshn")
-    reduction: str | None = Field(None, description="how terms are averaged")
+    reduction: str | None = Field(None, description="how the terms of the loss are averaged")
     mining: str | None = Field(None, description="triplets of the triplet loss: semi-hard or all")
     centers: int | None = Field(None, ge=1, description="K, centres of each class in soft-triple")
     la: float | None = Field(None, gt=0, description="λ, scale of similarities in soft-triple")
@@ -84,24 +86,26 @@ class LossChoice(Section):
 
 
 class Mixing(Section):
-    """Mixup, as in the paper; what is left out has the method's own default."""
+    """Mixup; keys left out have the defaults of the mixing method."""
 
     mixup_method: MethodName = Field("metrix", description=f"how to mix: {', '.join(METHODS)}")
     mixup: tuple[MixupName, ...] = Field(
-        ("feature",), description="input, feature, embed, several, or none, as for losses that cannot be mixed"
+        ("feature",), description="input, feature, embed, several of them, or none; losses that take no mixup need none"
     )
-    pairs: tuple[PairsName, ...] = Field(("pos-neg", "anc-neg"), description="mixing pairs; one is drawn in each step")
+    pairs: tuple[PairsName, ...] = Field(
+        ("pos-neg", "anc-neg"), description="kinds of mixing pairs; one is drawn in each step"
+    )
     strength: float = Field(0.4, ge=0, description="w, weight of the mixed loss")
     alpha: float = Field(2.0, gt=0, description="λ ~ Beta(alpha, alpha)")
     hard_negatives: tuple[int | None, ...] | None = Field(
-        None, description="k hardest negatives to mix with, for each type"
+        None, description="mix only with the k hardest negatives, one k for each mixup type"
     )
-    lam_per: Literal["pair", "batch"] = Field("pair", description="one λ for each pair, or for each batch")
+    lam_per: Literal["pair", "batch"] = Field("pair", description="draw one λ for each pair, or for each batch")
     mix: Literal["local", "global"] = Field(
-        "local", description="several processes: mix features and inputs within each one's part, or across all"
+        "local", description="several processes: mix features and inputs within each process's part, or across all"
     )
     instance_temperature: float | None = Field(
-        None, gt=0, description="imix: its own cross-entropy over instances with this temperature, 0.2 as published"
+        None, gt=0, description="imix: use its cross-entropy over instances with this temperature, 0.2 as published"
     )
 
     @model_validator(mode="before")
@@ -110,8 +114,8 @@ class Mixing(Section):
         method = METHODS.get(given.get("mixup_method", "metrix")) if isinstance(given, dict) else None
         return given if method is None else {**method.defaults, **given}
 
-    def described(self) -> str:
-        """The mixup in a few words: none, embed, imix input."""
+    def describe(self) -> str:
+        """The mixup in a few words, such as `none`, `embed` or `imix input`."""
         types = ", ".join(self.mixup)
         if not types or self.mixup_method == "metrix":
             return types or "none"
@@ -119,19 +123,23 @@ class Mixing(Section):
 
 
 class Training(Section):
-    """Optimisation, schedule, selection."""
+    """Batches, optimiser, schedule and model selection."""
 
     epochs: int = Field(60, ge=1, description="passes over the training images")
-    max_steps: int | None = Field(None, ge=1, description="end after so many steps, whatever the epochs")
-    batch_size: int = Field(100, ge=2, description="images in a batch, that of all processes together")
+    max_steps: int | None = Field(None, ge=1, description="end after this many steps, even within an epoch")
+    batch_size: int = Field(100, ge=2, description="images in a batch, over all processes together")
     micro_batch: int | None = Field(
-        None, ge=1, description="images that go through the network at a time; the loss stays that of the batch"
+        None,
+        ge=1,
+        description="images that go through the network at a time; the loss is still that of the whole batch",
     )
     memory: int | None = Field(
-        None, ge=1, description="embeddings of past batches that are candidates too (cross-batch memory)"
+        None, ge=1, description="embeddings of past batches to use as further candidates (cross-batch memory)"
     )
-    memory_after: int = Field(0, ge=0, description="steps before the memory counts")
-    sampler: Literal["balanced", "random"] = Field("balanced", description="classes × images, or all at random")
+    memory_after: int = Field(0, ge=0, description="steps before the memory is used")
+    sampler: Literal["balanced", "random"] = Field(
+        "balanced", description="classes × images per class, or images at random"
+    )
     per_class: int = Field(5, ge=1, description="images of each class in a balanced batch")
     lr: float = Field(1e-4, gt=0, description="learning rate of the backbone")
     head_lr: float | None = Field(None, gt=0, description="learning rate of the head; that of the backbone by default")
@@ -141,10 +149,10 @@ class Training(Section):
         description="learning rate of the loss's own parameters; for proxies 100 times the head's, for the margin's β "
         "5e-4, for soft-triple's centres 0.01 by default",
     )
-    weight_decay: float = Field(1e-4, ge=0, description="of AdamW")
+    weight_decay: float = Field(1e-4, ge=0, description="weight decay of AdamW")
     schedule: Literal["step", "cosine", "constant"] = Field("step", description="how the learning rate falls")
     decay_every: int = Field(10, ge=1, description="step schedule: epochs between two decays")
-    decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of a decay")
+    decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of each decay")
     warmup_epochs: int = Field(0, ge=0, description="first epochs in which only head and proxies train")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     scheme: SchemeName = Field(
@@ -153,16 +161,18 @@ class Training(Section):
     clusters: int = Field(8, ge=2, description="divide-and-conquer: clusters of the training images, and slices")
     recluster_every: int = Field(2, ge=1, description="divide-and-conquer: epochs between two clusterings")
     finetune_epochs: int | None = Field(
-        None, ge=1, description="divide-and-conquer: last epochs, of the whole; a twentieth of all by default"
+        None,
+        ge=1,
+        description="divide-and-conquer: last epochs, which train the whole embedding; 5 % of all by default",
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="arithmetic of the network")
     ema: float = Field(
-        0.0, ge=0, lt=1, description="decay of a moving average of weights, which is then the model; 0: none"
+        0.0, ge=0, lt=1, description="decay of a moving average of weights, which becomes the model; 0 for none"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
-    seed: int = Field(0, ge=0, description="seed of weights, batches, views and draws")
+    seed: int = Field(0, ge=0, description="seed of weights, batches, views and mixup")
     validate_every: int = Field(1, ge=1, description="epochs between two validations")
-    patience: int | None = Field(None, ge=1, description="end after so many validations without a better one")
+    patience: int | None = Field(None, ge=1, description="end after this many validations without improvement")
     checkpoint_steps: int = Field(500, ge=1, description="steps between two checkpoints within an epoch")
 
 
@@ -176,14 +186,18 @@ class Config(Section):
     train: Training = Training()
 
     def to_yaml(self) -> str:
-        """The whole configuration, resolved."""
+        """The whole configuration, defaults included, as YAML."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
     def with_values(self, values: dict[str, Any]) -> Config:
-        """A copy with some keys, named without their section, set anew."""
+        """A copy with other values for some keys, which are named without their section.
+
+        >>> Config().with_values({"epochs": 3}).train.epochs
+        3
+        """
         nested: dict[str, Any] = self.model_dump(mode="json")
         if values.get("mixup_method", self.mixing.mixup_method) != self.mixing.mixup_method:
-            nested["mixing"] = {}  # the settings of one method are not those of another
+            nested["mixing"] = {}  # settings of one method do not carry over to another
         for key, value in values.items():
             section = sections().get(key)
             if section is None:
@@ -191,12 +205,12 @@ class Config(Section):
             nested[section][key] = value
         nested = _with_scheme(nested)
         if "loss" in values and "mixup" not in values and not _takes_mixup(nested):
-            nested["mixing"].pop("mixup", None)  # it was another loss's
-        return parsed(nested)
+            nested["mixing"].pop("mixup", None)  # it was meant for the previous loss
+        return parse_config(nested)
 
 
 def sections() -> dict[str, str]:
-    """The section of each key."""
+    """The name of each key's section."""
     return {key: name for name, part in _parts().items() for key in part.model_fields}
 
 
@@ -209,15 +223,22 @@ def field(key: str) -> Any:
     return _parts()[sections()[key]].model_fields[key]
 
 
-def parsed(nested: dict[str, Any]) -> Config:
-    """A configuration from sections of keys; mistakes are named, with the nearest known key."""
+def parse_config(nested: dict[str, Any]) -> Config:
+    """The configuration given as a mapping of sections to keys to values.
+
+    Raises:
+        InvalidInput: an unknown section or key, with the nearest known one, or a value that is not allowed
+
+    >>> parse_config({"train": {"epochs": 3}}).train.epochs
+    3
+    """
     if not isinstance(nested, dict):
-        raise InvalidInput(f"a configuration is a mapping of sections, not {type(nested).__name__}")
+        raise InvalidInput(f"configuration: expected a mapping of sections, got {type(nested).__name__}")
     for name, part in nested.items():
         if name not in _parts():
             raise unknown_choice("section", name, _parts())
         if not isinstance(part, dict):
-            raise InvalidInput(f"section {name!r} is {part!r}; accepted is a mapping of keys to values")
+            raise InvalidInput(f"section {name!r}: expected a mapping of keys to values, got {part!r}")
         for key in part:
             if key not in _parts()[name].model_fields:
                 raise unknown_choice(f"key in {name}", key, _parts()[name].model_fields)
@@ -235,7 +256,7 @@ def parsed(nested: dict[str, Any]) -> Config:
 
 
 def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
-    """A scheme given as the loss is the scheme with the loss of its authors."""
+    """Replace a scheme given as the loss by that scheme, with its authors' loss."""
     name = nested.get("loss", {}).get("loss")
     if name not in SCHEMES or name == "none":
         return nested
@@ -253,13 +274,13 @@ def _takes_mixup(nested: dict[str, Any]) -> bool:
     return entry is None or entry.takes_mixup
 
 
-def read(path: Path) -> Config:
-    """A configuration from a YAML file; keys that are not there have their defaults."""
+def read_config(path: Path) -> Config:
+    """The configuration in a YAML file; keys that it leaves out have their defaults."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     try:
-        return parsed(yaml.safe_load(text) or {})
+        return parse_config(yaml.safe_load(text) or {})
     except yaml.YAMLError as error:
         raise InvalidInput(f"{path} is not YAML: {error}") from error

@@ -1,7 +1,7 @@
-"""The processes that train together: how they are started, and what they tell each other.
+"""Training with several processes: starting them, exchanging numbers, and sharding weights (FSDP).
 
-Under torchrun there are as many as torchrun started; else `devices` of them are started on each of `nodes` machines.
-The rank 0 process alone writes the run's folder and talks to the terminal.
+Under torchrun there are as many processes as torchrun started; otherwise `devices` of them are started on each of
+`nodes` machines. Only rank 0 writes the run's folder and talks to the terminal.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from metrix.core.distributed.ranks import ALONE, Ranks
+from metrix.core.distributed.ranks import ALONE, Division, Ranks
 from metrix.errors import InvalidInput, MetrixError, unknown_choice
 from metrix.files import cache_folder, lock
 from metrix.train.config import Training
 
-# A process that waits longer than this for the others ends. One that died is noticed at once: its connections close.
+# Time after which a process that waits for the others gives up. A process that dies is noticed at once, because its
+# connections close.
 WAIT = timedelta(minutes=15)
 _LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "remote process")
 
@@ -31,37 +32,37 @@ StrategyName = Literal["auto", "ddp", "fsdp"]
 
 
 class LostProcess(MetrixError):  # noqa: N818 - named after what happened
-    """Another process of the run ended, so this one cannot go on."""
+    """Another process of the run was killed or failed, so this one had to stop."""
 
     exit_code = 3
 
     def __init__(self, run: Path, rank: int) -> None:
-        hint = f"go on with --resume {run}" if (run / "checkpoints" / "last.safetensors").exists() else "start again"
+        hint = f"resume with --resume {run}" if (run / "checkpoints" / "last.safetensors").exists() else "start again"
         super().__init__(f"rank {rank} lost another process of this run, which was killed or failed; {hint}")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How many processes train, and how they share the work; None is what torchrun says, or one."""
+    """How many processes train, and how they share the work; None takes torchrun's number, or 1 without torchrun."""
 
-    devices: int | None = None  # on each machine
+    devices: int | None = None  # processes on each machine
     nodes: int | None = None
     strategy: StrategyName = "auto"
 
     def sizes(self) -> tuple[int, int]:
-        """Processes on each machine, and machines; those of torchrun if it started this process."""
+        """Processes on each machine, and machines; torchrun's numbers if it started this process."""
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return self.devices or 1, self.nodes or 1
         world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
         started = local, max(1, world // local)
         for name, asked, found in zip(("devices", "nodes"), (self.devices, self.nodes), started, strict=True):
             if asked is not None and asked != found:
-                raise InvalidInput(f"{name}={asked}, but torchrun started {found}: leave --{name} out under torchrun")
+                raise InvalidInput(f"{name}: expected {found}, as torchrun started, got {asked}; leave out --{name}")
         return started
 
 
-def strategy_of(name: str) -> StrategyName:
-    """A way to share the work, by its name."""
+def parse_strategy(name: str) -> StrategyName:
+    """The strategy with this name; an unknown name raises `ChoiceError`."""
     for known in get_args(StrategyName):
         if name == known:
             return known  # type: ignore[no-any-return]
@@ -69,112 +70,123 @@ def strategy_of(name: str) -> StrategyName:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that talks, also after it has left its group."""
+    """Whether this is rank 0, by the environment: valid before a process group exists and after it is gone."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
 
 
 class Team:
-    """The processes of a run as one of them sees them."""
+    """The processes that train together, seen from one of them; with a single process every exchange is a no-op.
+
+    rank, size  the number of this process, and how many there are
+    sharded     whether each process holds only a shard of the weights and of the optimizer's state (FSDP)
+    """
 
     def __init__(self, fabric: Any, sharded: bool = False) -> None:
-        self.fabric, self.sharded = fabric, sharded  # whether weights and optimizer live in shares
+        self.fabric, self.sharded = fabric, sharded
         self.rank, self.size = int(fabric.global_rank), int(fabric.world_size)
         self.ranks: Ranks = Ranks.joined() if self.size > 1 else ALONE
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and talks."""
+        """Whether this is rank 0, the process that writes the run's folder and talks to the terminal."""
         return self.rank == 0
 
-    def largest(self, number: int) -> int:
-        """The largest of the numbers that the processes have."""
-        if self.size == 1:
-            return number
-        value = torch.tensor(number, device=self.fabric.device)
-        torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
-        return int(value)
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        device: torch.device = self.fabric.device
+        return device
 
-    def added(self, numbers: list[int]) -> list[int]:
-        """Numbers added up over the processes."""
-        if self.size == 1:
-            return numbers
-        values = torch.tensor(numbers, device=self.fabric.device)
-        torch.distributed.all_reduce(values)
+    def max(self, number: int) -> int:
+        """The largest of the processes' numbers."""
+        return int(self.fabric.all_reduce(number, reduce_op="max"))
+
+    def sum(self, numbers: list[int]) -> list[int]:
+        """Numbers summed over the processes, position by position."""
+        values: Tensor = self.fabric.all_reduce(torch.tensor(numbers, device=self.device), reduce_op="sum")
         return [int(value) for value in values.tolist()]
 
-    def text(self, text: str) -> str:
-        """A text of rank 0."""
-        if self.size == 1:
-            return text
-        content = text.encode()
-        length = self.largest(len(content) if self.first else 0)
-        padded = content.ljust(length, b"\0") if self.first else bytes(length)
-        values = torch.tensor(list(padded), dtype=torch.uint8, device=self.fabric.device)
-        torch.distributed.broadcast(values, 0)
-        return bytes(values.tolist()).decode()
+    def broadcast(self, text: str) -> str:
+        """The text of rank 0."""
+        return str(self.fabric.broadcast(text))
 
-    def in_order(self, own: Tensor, counts: list[int]) -> Tensor:
-        """Rows of all processes, rank after rank, on the CPU; `counts` are how many each has."""
+    def gather_rows(self, own: Tensor, counts: list[int]) -> Tensor:
+        """Rows of all processes in the order of ranks, on the CPU; `counts` says how many each process has."""
         if self.size == 1:
             return own
-        from metrix.core.distributed.ranks import Division
-
-        return Division(tuple(counts), self.ranks).gathered(own.to(self.fabric.device)).cpu()
+        return Division(tuple(counts), self.ranks).gathered(own.to(self.device)).cpu()
 
     def wait(self) -> None:
-        """Until all processes are here."""
-        self.largest(0)
+        """Return once every process has called this."""
+        self.fabric.barrier()
 
     @contextmanager
     def one_at_a_time(self, what: str) -> Iterator[None]:
-        """What a first process leaves in the cache folder, the others of its machine find there."""
+        """Let one process of a machine fill the cache folder while the others wait, then find the files there."""
         if self.size == 1:
             yield
             return
         with lock(cache_folder() / f"{what}.lock"):
             yield
 
+    @contextmanager
+    def evaluating(self, module: nn.Module) -> Iterator[None]:
+        """Put a module into evaluation mode, without gradients, its sharded weights gathered for as long."""
+        module.eval()
+        with torch.no_grad(), self.fabric.autocast(), gather_weights(module, self.sharded):
+            yield
 
-def started(settings: Training, launch: Launch) -> Team:
-    """Fabric and its processes, all of them running from here on."""
+
+def launch(settings: Training, how: Launch) -> Team:
+    """Start the processes of a run and join them; every one of them runs the code that follows.
+
+    Args:
+        settings: device and precision
+        how: the number of processes and the strategy
+
+    Raises:
+        InvalidInput: the device, precision or number of processes is not available on this machine
+    """
     from lightning_fabric import Fabric
 
     if settings.device in ("cuda", "mps") and not getattr(torch, settings.device).is_available():
-        raise InvalidInput(f"device={settings.device!r} is not there: accepted are 'auto' and 'cpu'")
+        raise InvalidInput(f"device: expected 'auto' or 'cpu', got {settings.device!r}, which is not available here")
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available())
     if settings.precision == "16-mixed" and on_cpu:
-        raise InvalidInput("precision='16-mixed' needs a GPU: accepted on a CPU are '32-true' and 'bf16-mixed'")
-    devices, nodes = launch.sizes()
+        raise InvalidInput("precision: expected '32-true' or 'bf16-mixed' on a CPU, got '16-mixed', which needs a GPU")
+    devices, nodes = how.sizes()
     if not on_cpu and settings.device != "mps" and devices > torch.cuda.device_count():
-        raise InvalidInput(f"devices={devices}, but there are {torch.cuda.device_count()} GPUs on this machine")
-    alone = devices * nodes == 1
-    if alone and launch.strategy == "fsdp":
         raise InvalidInput(
-            "strategy='fsdp' with one process: there is nothing to share; give --devices, or use torchrun"
+            f"devices: expected at most {torch.cuda.device_count()}, the GPUs of this machine, got {devices}"
+        )
+    alone = devices * nodes == 1
+    if alone and how.strategy == "fsdp":
+        raise InvalidInput(
+            "strategy='fsdp': expected several processes to shard over, got 1; give --devices, or use torchrun"
         )
     fabric = Fabric(
         accelerator=settings.device,
         devices=devices,
         num_nodes=nodes,
         precision=settings.precision,
-        strategy="auto" if alone else _strategy(launch),
+        strategy="auto" if alone else _strategy(how),
     )
-    with _lightning_quiet():
+    with _silence_lightning():
         fabric.launch()
-    return Team(fabric, sharded=launch.strategy == "fsdp")
+    return Team(fabric, sharded=how.strategy == "fsdp")
 
 
-def _strategy(launch: Launch) -> Any:
+def _strategy(how: Launch) -> Any:
     from lightning_fabric.strategies.ddp import DDPStrategy
 
-    if launch.strategy == "fsdp":
+    if how.strategy == "fsdp":
         return sharded_strategy(WAIT)
     return DDPStrategy(timeout=WAIT)
 
 
 @contextmanager
-def _lightning_quiet() -> Iterator[None]:
-    """Without Fabric's own lines about ranks."""
+def _silence_lightning() -> Iterator[None]:
+    """Suppress the lines that Fabric logs about ranks."""
     import logging
 
     loggers = [logging.getLogger(name) for name in ("lightning_fabric", "lightning.fabric")]
@@ -189,8 +201,8 @@ def _lightning_quiet() -> Iterator[None]:
 
 
 @contextmanager
-def noticing_lost(run: Path, team: Team) -> Iterator[None]:
-    """A failed exchange with the others as what it means."""
+def report_lost_process(run: Path, team: Team) -> Iterator[None]:
+    """Raise `LostProcess` in place of the error of an exchange that failed because another process ended."""
     try:
         yield
     except RuntimeError as error:
@@ -199,10 +211,9 @@ def noticing_lost(run: Path, team: Team) -> Iterator[None]:
         raise
 
 
-# FSDP: weights, gradients and optimizer state live in shares, one for each process. The whole network is one unit:
-# its weights are put together at the start of a step and taken apart at its end, so that no exchange happens within
-# a step. Mixed examples are embedded in chunks whose number differs between processes, which must not wait for each
-# other there.
+# FSDP: each process holds one shard of weights, gradients and optimizer state. The whole network is one FSDP unit:
+# its weights are gathered at the start of a step and freed at its end, so that no exchange happens within a step.
+# Mixed examples are embedded in chunks whose number differs between processes: an exchange there would deadlock.
 
 
 def sharded_strategy(timeout: timedelta) -> Any:
@@ -224,36 +235,32 @@ def sharded_strategy(timeout: timedelta) -> Any:
     return Sharded(shard, timeout=timeout)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor put together from its shares; every process must ask for it."""
-    put: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return put
+def unshard(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, gathered from their shards where they are sharded; every process must call this."""
+    return {
+        name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in tensors.items()
+    }
 
 
-def whole_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All of them."""
-    return {name: whole(tensor) for name, tensor in tensors.items()}
-
-
-def in_shares(tensor: Tensor, like: Tensor) -> Tensor:
-    """The reverse of `whole`: this process's share, if `like` is one."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """This process's shard of a whole tensor if `like` is sharded, else the tensor; the reverse of `unshard`."""
     if not hasattr(like, "placements") or hasattr(tensor, "placements") or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    shared: Any = like
-    return distribute_tensor(tensor.to(like.device), shared.device_mesh, shared.placements)
+    sharded: Any = like
+    return distribute_tensor(tensor.to(like.device), sharded.device_mesh, sharded.placements)
 
 
-def load_shares(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """`load_state_dict` of whole tensors into a module that may have them in shares."""
+def load_whole(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Load whole tensors into a module whose own may be sharded."""
     own = module.state_dict()
-    module.load_state_dict({name: in_shares(tensor, own.get(name, tensor)) for name, tensor in tensors.items()})
+    module.load_state_dict({name: shard_like(tensor, own.get(name, tensor)) for name, tensor in tensors.items()})
 
 
 @contextmanager
-def put_together(module: nn.Module, sharded: bool) -> Iterator[None]:
-    """The weights of a module whole, for as long as they are only read."""
+def gather_weights(module: nn.Module, sharded: bool) -> Iterator[None]:
+    """Hold the whole weights of a sharded module in each process, to read them."""
     if not sharded:
         yield
         return

@@ -1,8 +1,8 @@
-"""Which batch trains what: all of them the whole embedding, or each one slice of it (Divide and Conquer).
+"""Training schemes: each batch trains the whole embedding, or one slice of it (Divide and Conquer).
 
-Divide and Conquer (Sanakoyeu et al., CVPR 2019) clusters the embeddings of the training images by k-means, again
-every few epochs. A batch comes from one cluster and trains one slice of the embedding, which so becomes the
-expert of that cluster. The last epochs train the whole embedding on all images.
+Divide and Conquer (Sanakoyeu et al., CVPR 2019) clusters the embeddings of the training images by k-means, anew every
+few epochs. Each batch comes from one cluster and trains one slice of the embedding, which becomes the expert for that
+cluster. The last epochs train the whole embedding on all images.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from metrix.data.item_seeds import Repeat
 from metrix.data.samplers import BalancedSampler, BatchSampler, RandomSampler
 from metrix.errors import InvalidInput
 from metrix.evaluate.clustering import k_means
-from metrix.train.batches import Images
+from metrix.train.batches import ImageBatches
 from metrix.train.config import Config
 from metrix.train.names import LOSSES
 
-Embed = Callable[[], Tensor]  # unit embeddings of the training images as the network now has them
+Embed = Callable[[], Tensor]  # computes unit embeddings of the training images by the current weights
 
 
-class Whole:
-    """No division: every batch trains the whole embedding."""
+class Undivided:
+    """The scheme in which every batch trains the whole embedding."""
 
-    def __init__(self, source: Images) -> None:
+    def __init__(self, source: ImageBatches) -> None:
         self.source = source
         self.network: nn.Module = source.network
 
     def begin(self, epoch: int, batch: int, embed: Embed) -> None:
-        """Called before the batches of an epoch, from number `batch` on, are asked for."""
+        """Prepare an epoch of which the batches from number `batch` on will be trained."""
 
     def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from number `start` on."""
         return self.source.batches(epoch, start)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
+        """The state to keep in a checkpoint."""
         return {}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """The reverse of `tensors`."""
+        """Restore the state that `tensors` gave."""
 
 
-class DivideAndConquer(Whole):
-    """Batches of one cluster train one slice, before the last `finetune_epochs` of `epochs`."""
+class DivideAndConquer(Undivided):
+    """Batches of one cluster train one slice, except in the last `finetune_epochs` of `epochs`."""
 
     def __init__(
-        self, source: Images, dim: int, clusters: int, recluster_every: int, epochs: int, finetune_epochs: int
+        self, source: ImageBatches, dim: int, clusters: int, recluster_every: int, epochs: int, finetune_epochs: int
     ) -> None:
         super().__init__(source)
         self.slices = Slices(source.network, dim // clusters)
@@ -65,34 +65,34 @@ class DivideAndConquer(Whole):
         self.assigned: NDArray[np.int64] | None = None  # the cluster of each training image
 
     def begin(self, epoch: int, batch: int, embed: Embed) -> None:
-        """Cluster anew where it is time, keep what a checkpoint gave else, divide nothing in the last epochs."""
+        """Cluster the images if it is time, else keep the clusters; divide nothing in the last epochs."""
         if epoch >= self.divided_epochs:
             self.sampler.divide(None)
             return
         if batch == 0 and epoch % self.recluster_every == 0:
             seed = self.sampler.seed + epoch
             found = k_means(embed().numpy(), self.clusters, seed=seed, iterations=100, restarts=5)
-            self.assigned = found if self.assigned is None else as_before(found, self.assigned, self.clusters)
+            self.assigned = found if self.assigned is None else match_clusters(found, self.assigned, self.clusters)
         self.sampler.divide(self.assigned)
 
     def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch; the network is told which slice each of them trains."""
+        """The batches of an epoch; before each, the network is told which slice it trains."""
         for number, batch in enumerate(self.source.batches(epoch, start), start):
             self.slices.learner = self.sampler.learner(number)
             yield batch
 
     def tensors(self) -> dict[str, Tensor]:
-        """The clusters."""
+        """The cluster of each training image."""
         return {} if self.assigned is None else {"clusters": torch.from_numpy(self.assigned)}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """The clusters of a checkpoint."""
+        """Restore the clusters of a checkpoint."""
         if "clusters" in tensors:
             self.assigned = tensors["clusters"].numpy()
 
 
 class Slices(nn.Module):
-    """A network whose head gives only one slice of the embedding, of unit norm: that of the `learner`."""
+    """A network whose head gives slice number `learner` of the embedding, normalised; the whole one if it is None."""
 
     def __init__(self, network: nn.Module, width: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Slices(nn.Module):
         return z
 
     def head(self, z: Tensor) -> Tensor:
-        """The slice of the learner, or the whole embedding without one."""
+        """The learner's slice (n, width), or the whole embedding."""
         embeddings: Tensor = self.network.head(z)  # type: ignore[operator]
         if self.learner is None:
             return embeddings
@@ -113,8 +113,8 @@ class Slices(nn.Module):
         return nn.functional.normalize(embeddings[:, start : start + self.width], dim=1)
 
 
-class Group(NamedTuple):
-    """The images of one cluster that batches are made of."""
+class ClusterBatches(NamedTuple):
+    """The images of one cluster, and the sampler of its batches."""
 
     learner: int
     members: NDArray[np.int64]
@@ -122,10 +122,10 @@ class Group(NamedTuple):
 
 
 class DividedSampler(BatchSampler):
-    """Batches of one cluster each, clusters in turn; undivided, those of the sampler it is made from.
+    """Batches of one cluster each, clusters in turn; before `divide`, the batches of the sampler `whole`.
 
-    An image that is the only one of its class in its cluster has no positive there and waits for another
-    clustering, and so does a cluster of fewer than two classes.
+    An image that is the only one of its class in its cluster has no positive there, so it is left out until the next
+    clustering; so is a cluster of fewer than two classes.
     """
 
     def __init__(self, whole: BatchSampler, labels: NDArray[np.int64]) -> None:
@@ -133,10 +133,10 @@ class DividedSampler(BatchSampler):
             whole.batches_per_epoch, whole.seed, whole.rank, whole.world_size, whole.batch_size, whole.together
         )
         self.whole, self.labels = whole, labels
-        self.groups: list[Group] = []
+        self.groups: list[ClusterBatches] = []
 
     def divide(self, clusters: NDArray[np.int64] | None) -> None:
-        """Take batches from these clusters (one number for each image), or from all images."""
+        """Take batches from clusters (one cluster number per image), or from all images if None."""
         self.groups = []
         for learner in [] if clusters is None else np.unique(clusters).tolist():
             members = np.flatnonzero(clusters == learner)
@@ -144,18 +144,18 @@ class DividedSampler(BatchSampler):
             members = members[counts[membership] > 1]
             sampler = self._within(members)
             if sampler is not None:
-                self.groups.append(Group(learner, members, sampler))
+                self.groups.append(ClusterBatches(learner, members, sampler))
 
     def learner(self, number: int) -> int | None:
-        """The cluster that a batch of this epoch is from; None if it is from all images."""
+        """The cluster of a batch of this epoch; None if batches come from all images."""
         return self.groups[self._turn(number)].learner if self.groups else None
 
     def _turn(self, number: int) -> int:
-        # epochs of fewer batches than there are clusters go on where the last one ended
+        # continues across epochs, so that epochs with fewer batches than clusters reach every cluster
         return (self.epoch * self.batches_per_epoch + number) % len(self.groups)
 
     def _within(self, members: NDArray[np.int64]) -> BatchSampler | None:
-        """A sampler like the whole one for some images; None if they cannot fill a batch of two classes."""
+        """A sampler like `whole` for some of the images; None if they cannot fill a batch of two classes."""
         labels, world = self.labels[members], self.world_size
         if isinstance(self.whole, BalancedSampler):
             classes = min(self.whole.classes_per_batch, len(np.unique(labels))) // world * world
@@ -167,7 +167,7 @@ class DividedSampler(BatchSampler):
             if len(np.unique(labels)) < 2 or len(members) < world:
                 return None
             sampler = RandomSampler(len(members), min(self.whole.batch_size, len(members)) // world * world)
-        sampler.batches_per_epoch = self.batches_per_epoch  # more than any cluster is asked for
+        sampler.batches_per_epoch = self.batches_per_epoch  # an upper bound on what one cluster is asked for
         return sampler
 
     def _global_batches(self, rng: np.random.Generator) -> Iterator[list[int]]:
@@ -178,19 +178,19 @@ class DividedSampler(BatchSampler):
         for number in range(self.batches_per_epoch):
             turn = self._turn(number)
             members = self.groups[turn].members
-            yield [_elsewhere(index, int(members[index])) for index in next(streams[turn])]
+            yield [_to_position(index, int(members[index])) for index in next(streams[turn])]
 
 
-def _elsewhere(index: int, position: int) -> int:
-    """An index of a cluster as one of the whole, with the number of its visit."""
+def _to_position(index: int, position: int) -> int:
+    """The position among all images for an index within a cluster, with the number of its visit."""
     visit = getattr(index, "visit", 0)
     return Repeat(position, visit) if visit else position
 
 
-def as_before(found: NDArray[np.int64], before: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
-    """New clusters numbered like the old ones that they share most images with, so that slices keep their task.
+def match_clusters(found: NDArray[np.int64], before: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
+    """Renumber new clusters like the old ones they overlap most with, so that each slice keeps its cluster.
 
-    >>> as_before(np.array([0, 0, 1, 1]), np.array([1, 1, 1, 0]), 2).tolist()
+    >>> match_clusters(np.array([0, 0, 1, 1]), np.array([1, 1, 1, 0]), 2).tolist()
     [1, 1, 0, 0]
     """
     from scipy.optimize import linear_sum_assignment
@@ -201,37 +201,37 @@ def as_before(found: NDArray[np.int64], before: NDArray[np.int64], clusters: int
     return numbers[found]
 
 
-def scheme_for(config: Config, source: Images) -> Whole:
-    """What the configuration asks for; an error where it cannot be."""
+def build_scheme(config: Config, source: ImageBatches) -> Undivided:
+    """The scheme of a configuration; `InvalidInput` if other settings do not go with it."""
     train, dim, name = config.train, config.model.dim, config.loss.loss
     if train.scheme == "none":
-        return Whole(source)
+        return Undivided(source)
     if config.mixing.mixup:
         raise InvalidInput(
-            f"scheme={train.scheme!r} with mixup={config.mixing.mixup}: slices train without mixup; accepted is "
-            "mixup none"
+            f"mixup: expected none with scheme {train.scheme!r}, whose slices train without mixup, "
+            f"got {config.mixing.mixup}"
         )
     if "dim" in inspect.signature(LOSSES[name].make).parameters:
         raise InvalidInput(
-            f"scheme={train.scheme!r} with loss {name!r}: its proxies or centres are of the whole embedding, "
-            "not of a slice; accepted is a loss of pairs, such as margin"
+            f"loss: expected a loss of pairs, such as margin, with scheme {train.scheme!r}, got {name!r}, whose "
+            "proxies or centres have the length of the whole embedding, not of a slice"
         )
     if dim % train.clusters:
         raise InvalidInput(
-            f"dim={dim} with clusters={train.clusters}: slices of the embedding are equal; accepted is a dim that is "
-            "a multiple of clusters"
+            f"dim: expected a multiple of clusters={train.clusters}, because slices of the embedding are equal, "
+            f"got {dim}"
         )
     if source.part.num_classes < 2 * train.clusters:
         raise InvalidInput(
-            f"clusters={train.clusters} for {source.part.num_classes} training classes: a cluster needs at least 2; "
-            f"accepted is at most {source.part.num_classes // 2}"
+            f"clusters: expected at most {source.part.num_classes // 2} for {source.part.num_classes} training "
+            f"classes, 2 for each cluster, got {train.clusters}"
         )
     per_epoch = source.sampler.batches_per_epoch
-    epochs = min(train.epochs, (train.max_steps or train.epochs * per_epoch) // per_epoch)  # complete ones
+    epochs = min(train.epochs, (train.max_steps or train.epochs * per_epoch) // per_epoch)  # complete epochs
     finetune = train.finetune_epochs or max(1, epochs // 20)
     if finetune >= epochs:
         raise InvalidInput(
-            f"finetune_epochs={finetune} of {epochs} complete epochs: none is left to divide; accepted is fewer "
-            "than the epochs, or raise epochs or max_steps"
+            f"finetune_epochs: expected fewer than the {epochs} complete epochs, got {finetune}, which leaves none to "
+            "divide; lower it, or raise epochs or max_steps"
         )
     return DivideAndConquer(source, dim, train.clusters, train.recluster_every, epochs, finetune)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the step under way, with a checkpoint."""
+"""Ctrl-C and SIGTERM end a run after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from metrix.errors import MetrixError
 
 
 class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
-    """A run was asked to end; it is complete up to its last checkpoint."""
+    """A run was asked to end; it can be resumed from its last checkpoint."""
 
-    said_by_all = False  # of several processes, the first one says it
+    said_by_all = False  # of several processes, only rank 0 prints it
 
     def __init__(self, signum: int, run: Path) -> None:
         begun = (run / "config.yaml").exists()
-        hint = f"go on with --resume {run}" if begun else "nothing was trained yet"
+        hint = f"resume with --resume {run}" if begun else "nothing was trained yet"
         super().__init__(f"interrupted by {signal.Signals(signum).name}; {hint}")
         self.signum, self.run = signum, run
 
@@ -28,50 +28,55 @@ class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
         return 128 + self.signum
 
 
-class Requests:
-    """Which signal asked to end, if any; it is obeyed at once, but within `noted` only when looked at."""
+class StopRequests:
+    """The signal that asked the run to end, if any.
+
+    A signal raises `Interrupted` at once; within `deferred`, the first one waits for `raise_if_any`, and a second
+    one raises at once. With `sent_twice`, a second one waits too: a launcher forwards to its processes the Ctrl-C
+    that the terminal has already sent them.
+    """
 
     def __init__(self, run: Path) -> None:
         self.run = run
         self.signum: int | None = None
-        self.patient = False  # a launcher passes on what the terminal has already sent: one request comes twice
-        self._waits = False
+        self.sent_twice = False
+        self._deferred = False
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """A first request waits for `obey`; a second one does not."""
-        self._waits = True
+    def deferred(self) -> Iterator[None]:
+        """Within this block, a request waits for `raise_if_any`."""
+        self._deferred = True
         try:
             yield
         finally:
-            self._waits = False
+            self._deferred = False
 
-    def share(self, largest: Callable[[int], int]) -> None:
-        """Make a request to one process one to all of them; `largest` is taken over the processes."""
-        self.signum = largest(self.signum or 0) or None
+    def share(self, maximum: Callable[[int], int]) -> None:
+        """Pass a request to one process on to all of them; `maximum` is taken over the processes."""
+        self.signum = maximum(self.signum or 0) or None
 
-    def obey(self) -> None:
-        """End if asked to."""
+    def raise_if_any(self) -> None:
+        """Raise `Interrupted` if a signal has asked to end."""
         if self.signum is not None:
             raise Interrupted(self.signum, self.run)
 
-    def hear(self, signum: int, frame: FrameType | None) -> None:
+    def handle(self, signum: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        at_once = not self._waits or (self.signum is not None and not self.patient)
+        at_once = not self._deferred or (self.signum is not None and not self.sent_twice)
         self.signum = signum
         if at_once:
-            self.obey()
+            self.raise_if_any()
 
 
 @contextmanager
-def end_requests(run: Path) -> Iterator[Requests]:
-    """Hear SIGINT and SIGTERM instead of dying of them."""
-    requests = Requests(run)
+def handle_signals(run: Path) -> Iterator[StopRequests]:
+    """Turn SIGINT and SIGTERM into requests to end the run; other handlers are back after the block."""
+    requests = StopRequests(run)
     before = {}
     for signum in (signal.SIGINT, signal.SIGTERM):
         try:
-            before[signum] = signal.signal(signum, requests.hear)
-        except ValueError:  # not in the main thread: the caller's handlers stay
+            before[signum] = signal.signal(signum, requests.handle)
+        except ValueError:  # only the main thread may set handlers; elsewhere the caller's stay
             break
     try:
         yield requests

@@ -1,12 +1,12 @@
-"""A run is a folder.
+"""The folder of a run and its files.
 
 config.yaml         the resolved configuration
 environment.json    versions, machine, fingerprint of the data
-metrics.jsonl       a line for each epoch and validation
+metrics.jsonl       one line per epoch and validation
 tensorboard/        the same as events
 checkpoints/        last.safetensors (everything), best.safetensors
 model/              the trained model: Embedder.load(run)
-results.json        measures on the unseen classes; it is there when the run is finished
+results.json        measures on the unseen classes, written when the run is finished
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from metrix.train.config import Config
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of a run."""
+    """The files of a run, finished or not."""
 
     path: Path
 
@@ -51,39 +51,39 @@ class RunFolder:
     @property
     def config(self) -> Config:
         """The configuration of the run."""
-        return configuration.read(self.path / "config.yaml")
+        return configuration.read_config(self.path / "config.yaml")
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """The final measures, or None while the run is not finished."""
+        """The final measures; None if the run is not finished."""
         file = self.path / "results.json"
         found: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.exists() else None
         return found
 
     def start(self, config: Config, fingerprint: str) -> None:
-        """Write what is known at the start."""
+        """Write the configuration and the environment of a run that starts."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.write_text("config.yaml", config.to_yaml())
-        self.write_json("environment.json", {**environment(), "data_fingerprint": fingerprint})
+        self.write_json("environment.json", {**describe_environment(), "data_fingerprint": fingerprint})
 
     def check_resumable(self, fingerprint: str) -> None:
-        """The data must be the data that the run began with."""
+        """Raise `InvalidInput` unless the data is what the run began with."""
         file = self.path / "environment.json"
-        if not file.exists():  # ended between its first two files
-            self.write_json(file.name, {**environment(), "data_fingerprint": fingerprint})
+        if not file.exists():  # the run ended before it wrote this file
+            self.write_json(file.name, {**describe_environment(), "data_fingerprint": fingerprint})
         before = json.loads(file.read_text("utf-8"))["data_fingerprint"]
         if before != fingerprint:
             raise InvalidInput(
-                f"{self.path} was trained on other data (fingerprint {before[:12]}, now {fingerprint[:12]}): "
-                "restore the images it began with, or start a new run"
+                f"{self.path} was trained on other data: expected fingerprint {before[:12]}, got {fingerprint[:12]}; "
+                "restore the images that it began with, or start a new run"
             )
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         write_text(self.path / name, text)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file whole or not at all."""
+        """Write a JSON file atomically."""
         write_json(self.path / name, content)
 
     def log(self, **values: Any) -> None:
@@ -102,16 +102,16 @@ class RunFolder:
                 continue
         return lines
 
-    def forget_after(self, step: int) -> None:
-        """Drop the lines that a resumed run will write again."""
+    def drop_lines_after(self, step: int) -> None:
+        """Remove the lines of metrics.jsonl that a run resumed at `step` writes again."""
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         self.write_text("metrics.jsonl", "".join(kept))
 
 
-def new_folder(config: Config, parent: Path = Path("runs")) -> Path:
-    """A folder named after the time and what is trained, which is not there yet."""
+def new_run_path(config: Config, parent: Path = Path("runs")) -> Path:
+    """A path for a new run, named after the time, data, loss and mixup; nothing exists there yet."""
     data = re.sub(r"\W+", "-", Path(config.data.data.split(":")[-1]).stem).strip("-") or "data"
-    mixup = re.sub(r"\W+", "-", config.mixing.described())
+    mixup = re.sub(r"\W+", "-", config.mixing.describe())
     name = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{'clean' if mixup == 'none' else mixup}"
     path, number = parent / name, 1
     while path.exists():
@@ -120,15 +120,15 @@ def new_folder(config: Config, parent: Path = Path("runs")) -> Path:
     return path
 
 
-def opened(path: Path) -> RunFolder:
-    """A run folder that is there."""
+def open_run_folder(path: Path) -> RunFolder:
+    """The folder of an existing run, finished or not; `InvalidInput` if there is no run at this path."""
     if not (path / "config.yaml").is_file():
-        raise InvalidInput(f"{path} is no run: it has no config.yaml; accepted is a folder that metrix train wrote")
+        raise InvalidInput(f"{path} is no run: it has no config.yaml; expected a folder that metrix train wrote")
     return RunFolder(path)
 
 
-def environment() -> dict[str, Any]:
-    """Versions and machine."""
+def describe_environment() -> dict[str, Any]:
+    """Versions of Python and packages, and the platform."""
     packages = ("metrix", "torch", "torchvision", "timm", "numpy", "lightning-fabric", "faiss-cpu", "numba")
     versions = {}
     for name in packages:

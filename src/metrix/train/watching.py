@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it."""
+"""The events of a training run, for progress displays."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from metrix.train.run_folder import RunFolder
 
 
 class Watcher:
-    """Hears of everything and says nothing; the command line has one that draws."""
+    """Receives the events of a run and ignores them; override the methods of interest."""
 
     def preparing(self, what: str, done: int, of: int) -> None:
-        """Images are checked, activations computed."""
+        """Preparation, such as checking images: `done` of `of` items."""
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: Progress) -> None:
-        """Training of so many steps in all starts, or goes on from `progress`."""
+        """Training starts, or resumes from `progress`; it takes `steps` steps in all."""
 
     def step(self, progress: Progress, losses: list[float], images: int) -> None:
-        """A step is done: loss, clean and mixed loss."""
+        """A step is done: its loss, clean and mixed loss, and the number of images in the batch."""
 
     def validated(self, progress: Progress, losses: list[float], found: dict[str, Any], better: bool) -> None:
-        """A validation is done: the epoch's mean losses, what was found, whether it is the best so far."""
+        """A validation is done: the epoch's mean losses, the measures, and whether they are the best so far."""
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
         """The run is complete."""
 
     def close(self) -> None:
-        """Nothing more comes, whether the run is complete or not."""
+        """No more events follow, whether the run is complete or not."""

@@ -51,7 +51,7 @@ class DrawnWatcher(Watcher):
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
         self.console.print(
-            f"[bold]{config.loss.loss}[/], mixup {config.mixing.described()}: {len(part):,} images of "
+            f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} images of "
             f"{part.num_classes:,} classes, run [cyan]{run.path}[/]"
         )
         if progress.step:

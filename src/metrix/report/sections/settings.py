@@ -38,7 +38,7 @@ def _runs(subjects: Sequence[Subject]) -> Table:
             str(subject.run.path),
             subject.config.data.data,
             subject.config.loss.loss,
-            subject.config.mixing.described(),
+            subject.config.mixing.describe(),
             "finished" if subject.results is not None else f"not finished, {subject.steps:,} steps logged",
         ]
         for subject in subjects

@@ -1,0 +1,154 @@
+"""Everything that a run trains, built from its configuration: what a checkpoint saves and restores."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metrix.core.compute.micro_batches import MicroBatched
+from metrix.core.distributed.batch_norm import normalise_globally
+from metrix.core.objective import Objective
+from metrix.data import Dataset, Part
+from metrix.model import Embedder
+from metrix.train import checkpoint
+from metrix.train.batches import ImageBatches, Report, build_batches
+from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
+from metrix.train.checkpoint import Progress, add_prefix, select_prefix
+from metrix.train.config import Config
+from metrix.train.distributed import Team, load_whole, unshard
+from metrix.train.divide_and_conquer import Undivided, build_scheme
+from metrix.train.ema import WeightAverage
+from metrix.train.measuring import measure
+
+
+class NetworkWithLoss(nn.Module):
+    """Network and loss as one module, so that a step is one forward call and proxies train with the network."""
+
+    def __init__(self, network: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.network, self.objective = network, objective
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss, clean loss and mixed loss of a batch: (3,); only the first has a gradient."""
+        out = self.objective.step(self.network, inputs, labels)
+        return torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
+
+
+@dataclass
+class TrainingState:
+    """The parts of a run that change while it trains, and where it stands.
+
+    module      network and loss, as Fabric wraps them
+    average     the moving average of weights, if the configuration asks for one
+    generator   draws λ, pairs and mixup types
+    scheme      decides which batch trains which part of the embedding
+    """
+
+    embedder: Embedder
+    objective: Objective
+    module: nn.Module
+    optimizer: Any
+    average: WeightAverage | None
+    generator: torch.Generator
+    batches: ImageBatches
+    scheme: Undivided
+    team: Team
+    progress: Progress
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint; every process must call this, because shards are gathered."""
+        if self.team.first or self.team.sharded:
+            tensors = self._tensors()
+        if self.team.first:
+            scaler = self._scaler
+            self.progress.scaler = scaler.state_dict() if scaler is not None else None
+            checkpoint.write(path, tensors, self.progress)
+
+    def restore(self, path: Path) -> None:
+        """Continue from a checkpoint: the reverse of `save`."""
+        tensors, self.progress = checkpoint.read(path)
+        self.load_weights(tensors)
+        load_whole(self.objective.loss, select_prefix("loss", tensors))
+        if self.objective.memory is not None:
+            self.objective.memory.load_state_dict(select_prefix("memory", tensors))
+        checkpoint.load_optimizer(self.optimizer, select_prefix("optimizer", tensors))
+        self.scheme.load(select_prefix("scheme", tensors))
+        torch.set_rng_state(tensors["random/torch"])
+        self.generator.set_state(tensors["random/draws"])
+        if self._scaler is not None and self.progress.scaler:
+            self._scaler.load_state_dict(self.progress.scaler)
+
+    def load_weights(self, tensors: dict[str, Tensor]) -> None:
+        """Take over only the weights of a checkpoint, and their average."""
+        load_whole(self.embedder, select_prefix("model", tensors))
+        if self.average is not None:
+            self.average.load(select_prefix("ema", tensors))
+
+    def measure(self, part: str, *, averaged: bool = True) -> dict[str, Any]:
+        """Measure the model on a part, with the averaged weights if there is an average and `averaged`."""
+        weights = self.average.swap_in() if self.average is not None and averaged else nullcontext()
+        with weights, self.team.evaluating(self.module):
+            return measure(self.batches, part, self.team)
+
+    def embed_training_images(self) -> Tensor:
+        """Embeddings of the training images under the test view, by the current weights."""
+        with self.team.evaluating(self.module):
+            return self.batches.embed(self.batches.part, self.team.device)
+
+    @property
+    def _scaler(self) -> Any:
+        return getattr(self.team.fabric.strategy.precision, "scaler", None)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the rest of the run depends on."""
+        memory, average = self.objective.memory, self.average
+        return {
+            **add_prefix("model", unshard(self.embedder.state_dict())),
+            **add_prefix("loss", unshard(self.objective.loss.state_dict())),
+            **add_prefix("memory", memory.state_dict() if memory is not None else {}),
+            **add_prefix("ema", unshard(average.tensors if average is not None else {})),
+            **add_prefix("optimizer", unshard(checkpoint.optimizer_tensors(self.optimizer))),
+            **add_prefix("scheme", self.scheme.tensors()),
+            "random/torch": torch.get_rng_state(),
+            "random/draws": self.generator.get_state(),
+        }
+
+
+def prepare(config: Config, dataset: Dataset, part: Part, team: Team, report: Report) -> TrainingState:
+    """Build network, objective, batches and optimizer of a configuration, as they are before the first step.
+
+    Args:
+        config: the settings of the run
+        dataset: the images, of which `part` is trained on
+        part: the training images
+        team: the processes that train together
+        report: hears of the progress of caches that are filled
+
+    Raises:
+        InvalidInput: settings that do not go together, such as a mixup type that the network cannot do
+    """
+    settings = config.train
+    torch.manual_seed(settings.seed)
+    embedder = build_embedder(config)
+    generator = torch.Generator().manual_seed(settings.seed)
+    loss = build_loss(config.loss, part.num_classes, config.model.dim, generator)
+    objective = build_objective(config, loss, generator)
+    batches = build_batches(config, embedder, dataset, part, report, team)
+    objective.explain(batches.network)  # raises if network and mixup do not go together
+    scheme = build_scheme(config, batches)
+    network = scheme.network
+    if settings.micro_batch is not None:
+        network = MicroBatched(network, settings.micro_batch)
+    if team.size > 1:
+        objective.across_ranks(mix=config.mixing.mix)
+        if config.model.sync_bn and settings.micro_batch is None:  # micro-batches have statistics of their own
+            normalise_globally(embedder, team.ranks)
+    module = team.fabric.setup_module(NetworkWithLoss(network, objective))
+    optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, loss))
+    average = WeightAverage(embedder, settings.ema) if settings.ema > 0 else None
+    return TrainingState(embedder, objective, module, optimizer, average, generator, batches, scheme, team, Progress())
