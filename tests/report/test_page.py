@@ -24,7 +24,7 @@ from metrix.report.page import (
     Picture,
     Query,
     Section,
-    Side,
+    SideBySide,
     Table,
     Text,
     Tile,
@@ -64,7 +64,7 @@ def a_page(text: str = "words", **of_page: Any) -> Page:
     )
     figure = Figure(a_drawing(in_figure(text)), f"alt {text}", text, text, [["x", text], [1.0, text]])
     blocks = [Text(text), Text(text, "note"), Text(text, "missing"), Tiles([Tile(text, text, text)])]
-    sections = [Section(text, blocks), Section(text, [table, Side([figure, figure]), a_gallery(text)])]
+    sections = [Section(text, blocks), Section(text, [table, SideBySide([figure, figure]), a_gallery(text)])]
     return Page(text, sections, about=text, footer=text, **of_page)
 
 
@@ -193,7 +193,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         a_page().write(tmp_path / "file" / "report.html")
 
 
-@pytest.mark.parametrize("name", ["blocks", "escaping", "pictures", "separated", "writing"])
+@pytest.mark.parametrize("name", ["blocks", "escaping", "csv", "pictures", "writing"])
 def test_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"metrix.report.page.{name}"))
     assert found.attempted

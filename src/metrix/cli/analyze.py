@@ -51,7 +51,8 @@ def positivity(
     import numpy as np
 
     from metrix.cli.terminal.tables import build_numbers_table
-    from metrix.report.figures.plots import positivity_figure, save
+    from metrix.report.figures.positivity import draw_positivity
+    from metrix.report.page.writing import write_figure
     from metrix.runs.analysis import default_folder, loss_of
     from metrix.runs.analysis import positivity as measure
     from metrix.runs.embedding import write_or_explain
@@ -65,7 +66,7 @@ def positivity(
     folder = default_folder(model, output)
     write_or_explain(folder / "positivity.csv", curves.to_csv)
     title = f"{type(chosen).__name__}, {len(train.labels):,} examples{', before training' if initial else ''}"
-    written = [folder / "positivity.csv", *save(positivity_figure({"": curves}, title), folder)]
+    written = [folder / "positivity.csv", *write_figure(draw_positivity({"": curves}, title), folder)]
     columns = {
         name: [None if np.isnan(value) else float(value) for value in getattr(curves, name)]
         for name in ("lams", "empirical", "theoretical", "zero")

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metrix.report.figures.bars import bars
-from metrix.report.figures.curves import Curve, curves
-from metrix.report.page import Figure, Side
+from metrix.report.figures.bars import draw_bars
+from metrix.report.figures.curves import Curve, draw_curves
+from metrix.report.page import Figure, SideBySide
 from metrix.reproduce import paper
 from metrix.reproduce.grid import Spread
 
 
-def draw_positivity(found: Mapping[str, Sequence[float]], title: str) -> Side:
+def draw_positivity(found: Mapping[str, Sequence[float]], title: str) -> SideBySide:
     """Draw P(Pos(a, v)) against λ, counted and predicted by eq. prob (fig. gradient-plot)."""
     printed = paper.read_numbers("positivity")
 
     def drawn(source: Mapping[str, Sequence[float]], where: str, name: str) -> Figure:
         given = [Curve(kind, source["lams"], source[kind]) for kind in ("empirical", "theoretical")]
-        return curves(given, "interpolation factor λ", "P(Pos(a, v))", name=name, title=where)
+        return draw_curves(given, "interpolation factor λ", "P(Pos(a, v))", name=name, title=where)
 
-    return Side([drawn(found, title, "positivity"), drawn(printed, "the paper, CUB200", "positivity-paper")])
+    return SideBySide([drawn(found, title, "positivity"), drawn(printed, "the paper, CUB200", "positivity-paper")])
 
 
-def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]], title: str) -> Side:
+def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]], title: str) -> SideBySide:
     """Draw Recall@1 against the mixup strength w for each mixup type (fig. ablation-weight)."""
     printed = paper.read_numbers("strength")
     ends = (printed["strengths"][0], printed["strengths"][-1])
@@ -30,7 +30,7 @@ def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]]
     def drawn(given: list[Curve], clean: float | None, where: str, name: str) -> Figure:
         if clean is not None:
             given = [*given, Curve("clean", ends, (clean, clean), reference=True)]
-        return curves(given, "mixup strength w", "Recall@1 (%)", name=name, title=where)
+        return draw_curves(given, "mixup strength w", "Recall@1 (%)", name=name, title=where)
 
     here = []
     for kind, by_strength in recall.items():
@@ -39,7 +39,7 @@ def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]]
             around = [spread.deviation or 0.0 for spread in known.values()]
             here.append(Curve(kind, list(known), [spread.mean or 0.0 for spread in known.values()], around))
     there = [Curve(kind, printed["strengths"], values) for kind, values in printed["recall"].items()]
-    return Side(
+    return SideBySide(
         [
             drawn(here, baseline.mean, title, "strength"),
             drawn(there, printed["baseline"], "the paper, Cars196", "strength-paper"),
@@ -47,7 +47,7 @@ def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]]
     )
 
 
-def draw_geometry(found: Mapping[str, Mapping[str, Spread]], title: str) -> Side:
+def draw_geometry(found: Mapping[str, Mapping[str, Spread]], title: str) -> SideBySide:
     """Draw alignment and uniformity of each method."""
     measures = ("alignment", "uniformity")
     here = {
@@ -65,4 +65,6 @@ def draw_geometry(found: Mapping[str, Mapping[str, Spread]], title: str) -> Side
         for measure in measures
     }
     caption = "Lower is better."
-    return Side([bars(here, name="geometry", caption=caption), bars(there, name="geometry-paper", digits=2)])
+    return SideBySide(
+        [draw_bars(here, name="geometry", caption=caption), draw_bars(there, name="geometry-paper", digits=2)]
+    )

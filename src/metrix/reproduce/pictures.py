@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from metrix.report.figures.maps import chosen, class_map, plane, utilization_maps
-from metrix.report.figures.nearest import Searcher, gallery
-from metrix.report.page import Block, Gallery, Side
+from metrix.report.figures.maps import choose_examples, draw_class_map, draw_utilization_maps, project_to_plane
+from metrix.report.figures.nearest import NeighbourSearch, build_gallery
+from metrix.report.page import Block, Gallery, SideBySide
 from metrix.runs.analysis import mixed_by_model
 from metrix.runs.embedding import TrainedModel
 from metrix.runs.evaluation import Examples, examples_of_run
@@ -29,9 +29,9 @@ def draw_retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
     first, dataset = next(iter(found.values())), next(iter(models.values())).dataset()
     queries = dataset.query if dataset.separate_gallery else dataset.test
     searched = dataset.gallery if dataset.separate_gallery else dataset.test
-    searchers = {who: Searcher(one.vectors, one.gallery) for who, one in found.items()}
+    searchers = {who: NeighbourSearch(one.vectors, one.gallery) for who, one in found.items()}
     rows = choose_differing_queries(searchers, first, seed)
-    return gallery(
+    return build_gallery(
         searchers,
         rows,
         first.labels,
@@ -45,7 +45,7 @@ def draw_retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
     )
 
 
-def choose_differing_queries(searchers: Mapping[str, Searcher], examples: Examples, seed: int = 0) -> list[int]:
+def choose_differing_queries(searchers: Mapping[str, NeighbourSearch], examples: Examples, seed: int = 0) -> list[int]:
     """Draw queries at random for which the models differ in the number of correct neighbours."""
     draws = np.random.default_rng(seed)
     sample = np.sort(draws.permutation(len(examples.labels))[:2000])
@@ -64,26 +64,26 @@ def draw_maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
     found = {who: examples_of_run(TrainedModel(path)).everything for who, path in runs.items()}
     labels = next(iter(found.values()))[1]
     for count in CLASSES:
-        picked = chosen(labels, count, seed=seed)
+        picked = choose_examples(labels, count, seed=seed)
         names = [str(name) for name in labels[picked.rows]]
         drawn: list[Block] = []
         before = None
         for who, (vectors, _) in found.items():
-            before = plane(vectors[picked.rows], seed, like=before)
+            before = project_to_plane(vectors[picked.rows], seed, like=before)
             title = f"{len(picked.classes)} classes, {who}"
-            drawn.append(class_map(before, names, name=f"tsne-{count}-{len(drawn) + 1}", title=title))
-        yield Side(drawn)
+            drawn.append(draw_class_map(before, names, name=f"tsne-{count}-{len(drawn) + 1}", title=title))
+        yield SideBySide(drawn)
 
 
-def draw_utilization(run: Path, seed: int = 0) -> Side:
+def draw_utilization(run: Path, seed: int = 0) -> SideBySide:
     """Map test queries and their nearest training embeddings, clean and mixed, of a model trained with mixup."""
     model = TrainedModel(run)
     train, queries = examples_of_run(model, part="train").vectors, examples_of_run(model).vectors
     draws = torch.Generator().manual_seed(seed)
     mixed = np.concatenate(list(mixed_by_model(model, model.config.mixing.mixup[0], 1, draws)))
     picks = np.random.default_rng(seed)
-    return Side(
-        utilization_maps(
+    return SideBySide(
+        draw_utilization_maps(
             _some(train, SHOWN["training"], picks),
             _some(mixed, SHOWN["training"], picks),
             _some(queries, SHOWN["queries"], picks),

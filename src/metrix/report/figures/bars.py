@@ -12,7 +12,7 @@ from metrix.report.page.escaping import in_figure
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "oo")
 
 
-def bars(
+def draw_bars(
     panels: Mapping[str, Mapping[str, tuple[float, float | None]]],
     *,
     name: str,

@@ -47,7 +47,7 @@ class Curve:
         return cls(name, x, values.mean(0), values.std(0, ddof=1) if len(values) > 1 else None)
 
 
-def curves(
+def draw_curves(
     given: Sequence[Curve],
     x_label: str,
     y_label: str,

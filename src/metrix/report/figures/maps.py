@@ -19,17 +19,19 @@ _CLASS_COLOURS = (*COLOURS[:6], "#4f9fd6", "#a5522a", "#4c8f3a", "#8f8f8f")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenExamples:
     """Which examples a map shows: the same for all runs that have the same labels."""
 
     classes: tuple[str, ...]
     rows: NDArray[np.int64]
 
 
-def chosen(labels: NDArray[Any], classes: int = 10, per_class: int = PER_CLASS, seed: int = 0) -> Chosen:
+def choose_examples(
+    labels: NDArray[Any], classes: int = 10, per_class: int = PER_CLASS, seed: int = 0
+) -> ChosenExamples:
     """Some classes at random, of those with two examples or more, and some examples of each.
 
-    >>> chosen(np.array(["a", "b", "a", "b", "c"]), classes=5).classes
+    >>> choose_examples(np.array(["a", "b", "a", "b", "c"]), classes=5).classes
     ('a', 'b')
     """
     draws = np.random.default_rng(seed)
@@ -37,10 +39,10 @@ def chosen(labels: NDArray[Any], classes: int = 10, per_class: int = PER_CLASS, 
     names = names[counts > 1]
     names = np.sort(draws.permutation(names)[:classes])
     rows = [np.sort(draws.permutation(np.flatnonzero(labels == name))[:per_class]) for name in names]
-    return Chosen(tuple(map(str, names)), np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64))
+    return ChosenExamples(tuple(map(str, names)), np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64))
 
 
-def plane(vectors: NDArray[Any], seed: int = 0, like: NDArray[Any] | None = None) -> NDArray[np.float64]:
+def project_to_plane(vectors: NDArray[Any], seed: int = 0, like: NDArray[Any] | None = None) -> NDArray[np.float64]:
     """Points (n, 2) of embeddings (n, d), the same each time; turned and mirrored to be `like` other points of them."""
     count = len(vectors)
     if count == 0:
@@ -62,7 +64,9 @@ def plane(vectors: NDArray[Any], seed: int = 0, like: NDArray[Any] | None = None
     return points
 
 
-def class_map(points: NDArray[Any], labels: Sequence[str], *, name: str, title: str = "", caption: str = "") -> Figure:
+def draw_class_map(
+    points: NDArray[Any], labels: Sequence[str], *, name: str, title: str = "", caption: str = ""
+) -> Figure:
     """A map with a colour, a marker and a number for each class."""
     of = np.asarray(labels)
     classes = list(dict.fromkeys(of.tolist()))
@@ -89,7 +93,7 @@ def class_map(points: NDArray[Any], labels: Sequence[str], *, name: str, title: 
     return Figure(drawing, said, caption, name, data)
 
 
-def utilization_maps(
+def draw_utilization_maps(
     train: NDArray[Any],
     mixed: NDArray[Any],
     queries: NDArray[Any],
@@ -102,7 +106,7 @@ def utilization_maps(
 
     All are unit embeddings; both maps have the same points.
     """
-    points = plane(np.concatenate([train, mixed, queries]), seed)
+    points = project_to_plane(np.concatenate([train, mixed, queries]), seed)
     parts = dict(zip(_KINDS, np.split(points, [len(train), len(train) + len(mixed)]), strict=True))
     clean = _utilization_map(train, queries, points, {**parts, "mixed": None}, f"{name}-clean", "clean", caption)
     seen = np.concatenate([train, mixed])

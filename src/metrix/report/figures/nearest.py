@@ -14,7 +14,7 @@ from metrix.search import Index
 
 
 @dataclass(frozen=True, eq=False)
-class Searcher:
+class NeighbourSearch:
     """Embeddings of queries, and of what is searched; without a gallery, the other queries are searched."""
 
     queries: NDArray[Any]  # (n, d)
@@ -32,8 +32,8 @@ class Searcher:
         return found.ids[keep].reshape(shape), found.similarities[keep].reshape(shape)
 
 
-def gallery(
-    searchers: Mapping[str, Searcher],
+def build_gallery(
+    searchers: Mapping[str, NeighbourSearch],
     rows: Sequence[int],
     labels: NDArray[Any],
     picture: Callable[[int], NDArray[np.uint8]],

@@ -17,14 +17,15 @@ from metrix.report.page.blocks import (
     Hit,
     Picture,
     Query,
-    Side,
+    Section,
+    SideBySide,
     Table,
     Text,
     Tile,
     Tiles,
     Value,
 )
-from metrix.report.page.writing import Page, Section
+from metrix.report.page.writing import Page
 
 __all__ = [
     "Block",
@@ -37,7 +38,7 @@ __all__ = [
     "Picture",
     "Query",
     "Section",
-    "Side",
+    "SideBySide",
     "Table",
     "Text",
     "Tile",

@@ -68,6 +68,17 @@ class Value:
 Cell: TypeAlias = Value | str | int | float | None
 
 
+def cell_text(cell: str | int | float | None) -> str:
+    """A cell without a `Value` as text.
+
+    >>> [cell_text(cell) for cell in ("a", 12345, 0.123456, None)]
+    ['a', '12,345', '0.1235', '–']
+    """
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return "–" if cell is None else cell if isinstance(cell, str) else f"{cell:,}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table; columns with the same `group` get a common heading."""
@@ -240,19 +251,27 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Side:
+class SideBySide:
     """Blocks side by side where the page is wide enough, below each other where it is not."""
 
     blocks: Sequence[Block] = field(default=())
 
 
-Block: TypeAlias = Text | Table | Figure | Gallery | Tiles | Side
+Block: TypeAlias = Text | Table | Figure | Gallery | Tiles | SideBySide
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is under it."""
+
+    heading: str
+    blocks: Sequence[Block]
 
 
 def each(blocks: Sequence[Block]) -> Iterator[Block]:
     """All blocks, also those that stand side by side."""
     for block in blocks:
-        if isinstance(block, Side):
+        if isinstance(block, SideBySide):
             yield from each(block.blocks)
         else:
             yield block

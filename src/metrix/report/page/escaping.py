@@ -1,8 +1,10 @@
-"""Text from anywhere (class names, paths) as it is, in HTML, Markdown, file names and figures."""
+"""Any text (class names, paths) made safe for HTML, Markdown, file names and figures, and shown as it was given.
+
+Jinja escapes what HTML gives a meaning to; `clean` removes what HTML and UTF-8 forbid.
+"""
 
 from __future__ import annotations
 
-import html
 import re
 import unicodedata
 
@@ -19,13 +21,13 @@ def clean(text: object) -> str:
     )
 
 
-def in_html(text: object) -> str:
-    """Text for HTML, also within quotes.
+def split_paragraphs(text: object) -> list[str]:
+    r"""The paragraphs of a text, which blank lines separate.
 
-    >>> in_html('<b> & "c"')
-    '&lt;b&gt; &amp; &quot;c&quot;'
+    >>> split_paragraphs("one\n\ntwo\n\n")
+    ['one', 'two']
     """
-    return html.escape(clean(text), quote=True)
+    return [part for part in clean(text).split("\n\n") if part.strip()]
 
 
 def in_markdown(text: object) -> str:

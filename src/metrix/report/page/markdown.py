@@ -6,17 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from metrix.report.page.blocks import Block, Cell, Figure, Gallery, Side, Table, Text, Tiles, Value
-from metrix.report.page.escaping import clean, in_markdown
+from metrix.report.page.blocks import (
+    Block,
+    Cell,
+    Figure,
+    Gallery,
+    Section,
+    SideBySide,
+    Table,
+    Text,
+    Tiles,
+    Value,
+    cell_text,
+)
+from metrix.report.page.escaping import in_markdown, split_paragraphs
 
 Places = Mapping[int, str]  # id of a block -> its files without their ending
 
 
-def document(title: str, about: str, parts: Sequence[tuple[str, Sequence[Block]]], footer: str, places: Places) -> str:
-    """The whole page; `parts` are (heading, blocks)."""
+def render_markdown(title: str, about: str, sections: Sequence[Section], footer: str, places: Places) -> str:
+    """The whole page; `places` says where the files of its figures and tables are."""
     lines = [f"# {in_markdown(title)}", *_paragraphs(about)]
-    for heading, blocks in parts:
-        lines += [f"## {in_markdown(heading)}", *_blocks(blocks, places)]
+    for section in sections:
+        lines += [f"## {in_markdown(section.heading)}", *_blocks(section.blocks, places)]
     return "\n\n".join(line for line in (*lines, "---", *_paragraphs(footer)) if line) + "\n"
 
 
@@ -25,7 +37,7 @@ def _blocks(blocks: Sequence[Block], places: Places) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    return [in_markdown(part) for part in clean(text).split("\n\n") if part.strip()]
+    return [in_markdown(part) for part in split_paragraphs(text)]
 
 
 def _text(block: Text, _: Places) -> str:
@@ -44,7 +56,7 @@ def _tiles(block: Tiles, _: Places) -> str:
     )
 
 
-def _side(block: Side, places: Places) -> str:
+def _side(block: SideBySide, places: Places) -> str:
     return "\n\n".join(_blocks(block.blocks, places))
 
 
@@ -73,9 +85,7 @@ def _cell(cell: Cell, best: bool) -> str:
     if isinstance(cell, Value):
         number = f"**{cell.number}**" if best else cell.number
         return " ".join([number, *(in_markdown(part) for part in (cell.mark, cell.about, cell.below) if part)])
-    if isinstance(cell, float):
-        return f"{cell:.4g}"
-    return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else in_markdown(cell)
+    return in_markdown(cell_text(cell)) if isinstance(cell, str) else cell_text(cell)
 
 
 def _figure(block: Figure, places: Places) -> str:
@@ -95,7 +105,7 @@ def _gallery(block: Gallery, places: Places) -> str:
 _WRITERS: dict[type[Any], Callable[[Any, Places], str]] = {
     Text: _text,
     Tiles: _tiles,
-    Side: _side,
+    SideBySide: _side,
     Table: _table,
     Figure: _figure,
     Gallery: _gallery,

@@ -7,21 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metrix.errors import InvalidInput
-from metrix.report.page import html, markdown
-from metrix.report.page.blocks import Block, Figure, Gallery, Table, each
+from metrix.report.page.blocks import Block, Figure, Gallery, Section, Table, each
+from metrix.report.page.csv import to_csv
 from metrix.report.page.drawing import png, standalone
 from metrix.report.page.escaping import slug
+from metrix.report.page.html import render_html
+from metrix.report.page.markdown import render_markdown
 from metrix.report.page.pictures import gallery_drawing
-from metrix.report.page.separated import separated
 from metrix.runs.embedding import write_or_explain
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and what is under it."""
-
-    heading: str
-    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
@@ -36,14 +29,12 @@ class Page:
     def html(self) -> str:
         """The page as one file that needs no other and no network."""
         anchors = distinct([slug(section.heading) for section in self.sections])
-        parts = [(a, s.heading, s.blocks) for a, s in zip(anchors, self.sections, strict=True)]
-        return html.document(self.title, self.about, parts, self.footer)
+        return render_html(self.title, self.about, self.sections, anchors, self.footer)
 
     def markdown(self, folder: str) -> str:
         """The same in Markdown; its figures and tables are the `files` in `folder`."""
         places = {key: f"{folder}/{name}" for key, name in self._names().items()}
-        parts = [(section.heading, section.blocks) for section in self.sections]
-        return markdown.document(self.title, self.about, parts, self.footer, places)
+        return render_markdown(self.title, self.about, self.sections, self.footer, places)
 
     def files(self) -> dict[str, bytes]:
         """Each figure as SVG, PNG and CSV, each gallery as PNG and CSV, each table as CSV."""
@@ -59,7 +50,7 @@ class Page:
             elif isinstance(block, Gallery):
                 found[f"{name}.png"] = png(gallery_drawing(block))
             if block.data:
-                found[f"{name}.csv"] = separated(block.data).encode()
+                found[f"{name}.csv"] = to_csv(block.data).encode()
         return found
 
     def write(self, path: Path, folder: Path | None = None) -> list[Path]:
@@ -94,6 +85,21 @@ class Page:
         """A file name for each block that has files."""
         blocks = {id(block): block for block in self._blocks() if isinstance(block, Figure | Gallery | Table)}
         return dict(zip(blocks, distinct([slug(block.name) for block in blocks.values()]), strict=True))
+
+
+def write_figure(figure: Figure, folder: Path) -> list[Path]:
+    """Write NAME.png and NAME.svg into a folder; each appears complete or not at all.
+
+    Returns:
+        The two paths.
+    """
+    contents = {
+        folder / f"{figure.name}.png": png(figure.drawing),
+        folder / f"{figure.name}.svg": standalone(figure.svg).encode(),
+    }
+    for path, content in contents.items():
+        write_or_explain(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+    return list(contents)
 
 
 def distinct(names: Sequence[str], numbered: str = "{}-{}") -> list[str]:

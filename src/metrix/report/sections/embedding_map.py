@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metrix.report.figures.maps import chosen, class_map, plane
-from metrix.report.page import Block, Section, Side, Text
+from metrix.report.figures.maps import choose_examples, draw_class_map, project_to_plane
+from metrix.report.page import Block, Section, SideBySide, Text
 from metrix.report.page.escaping import slug
 from metrix.report.reported_runs import Subject, comparable
 from metrix.report.sections import missing
@@ -22,14 +22,16 @@ def map_section(subjects: Sequence[Subject], classes: int, seed: int, report: Re
         first = None
         for subject in group:
             vectors, labels = subject.test.everything
-            shown = chosen(labels, classes, seed=seed)
-            points = plane(vectors[shown.rows], seed, like=first)
+            shown = choose_examples(labels, classes, seed=seed)
+            points = project_to_plane(vectors[shown.rows], seed, like=first)
             first = points if first is None else first
             name = f"map-{slug(subject.name)}"
-            maps.append(class_map(points, [str(label) for label in labels[shown.rows]], name=name, title=subject.name))
+            maps.append(
+                draw_class_map(points, [str(label) for label in labels[shown.rows]], name=name, title=subject.name)
+            )
             done += 1
             report("maps", done, of)
-        blocks.append(Side(maps))
+        blocks.append(SideBySide(maps))
     if groups:
         about = (
             f"t-SNE of {classes} unseen classes, drawn at random and the same for all runs with the same test images. "

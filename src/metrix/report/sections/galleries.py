@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metrix.data import Part
 from metrix.errors import MetrixError
-from metrix.report.figures.nearest import Searcher, gallery
+from metrix.report.figures.nearest import NeighbourSearch, build_gallery
 from metrix.report.page import Block, Gallery, Section, Text
 from metrix.report.reported_runs import Measured, Subject, comparable
 from metrix.report.sections import missing
@@ -39,10 +39,10 @@ def _galleries(group: list[Measured], spec: str | None, queries: int, seed: int,
     dataset = first.model.dataset(spec)
     asked = _pictures(first.model.part(dataset, "test" if gallery_labels is None else "query"))
     searched = None if gallery_labels is None else _pictures(first.model.part(dataset, "gallery"))
-    searchers = {one.name: Searcher(one.test.vectors, one.test.gallery) for one in group}
+    searchers = {one.name: NeighbourSearch(one.test.vectors, one.test.gallery) for one in group}
 
     def shown(rows: NDArray[Any], caption: str, name: str) -> Gallery:
-        found = gallery(searchers, rows.tolist(), labels, asked, gallery_labels, searched, k=NEAREST)
+        found = build_gallery(searchers, rows.tolist(), labels, asked, gallery_labels, searched, k=NEAREST)
         return dataclasses.replace(found, caption=caption, name=f"{name}{suffix}")
 
     draws = np.random.default_rng(seed)

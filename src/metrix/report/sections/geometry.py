@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from metrix.errors import MetrixError
 from metrix.evaluate import Estimate
-from metrix.report.figures.bars import bars
-from metrix.report.figures.maps import utilization_maps
-from metrix.report.page import Block, Cell, Column, Figure, Section, Side, Table, Text, Value
+from metrix.report.figures.bars import draw_bars
+from metrix.report.figures.maps import draw_utilization_maps
+from metrix.report.page import Block, Cell, Column, Figure, Section, SideBySide, Table, Text, Value
 from metrix.report.reported_runs import Measured, Subject, measured
 from metrix.report.sections import missing
 from metrix.runs.analysis import (
@@ -48,7 +48,7 @@ def geometry_section(subjects: Sequence[Subject], test_only: bool, seed: int, re
                 why.append(f"utilization of {one.name}: {error}")
         report("geometry", done, len(shown))
     if found:
-        blocks += [Text(_ABOUT), Side([_bars(found, [subject.name for subject in subjects]), _table(found)])]
+        blocks += [Text(_ABOUT), SideBySide([_bars(found, [subject.name for subject in subjects]), _table(found)])]
     if test_only and found:
         why.append("utilization needs the embeddings of the training images, which --test-only leaves out")
     blocks += [Text("\n\n".join(why), "missing")] if why else []
@@ -81,7 +81,7 @@ def _with_error(value: Any) -> tuple[float, float | None]:
 
 
 def _bars(found: Found, order: Sequence[str]) -> Figure:
-    return bars(_panels(found), name="geometry", caption="Lower is better.", order=order)
+    return draw_bars(_panels(found), name="geometry", caption="Lower is better.", order=order)
 
 
 def _table(found: Found) -> Table:
@@ -110,13 +110,13 @@ def _maps(shown: Sequence[Measured], found: Found, seed: int) -> list[Block]:
     mixed = np.concatenate(list(mixed_embeddings(one.train, one.config, 1, draws)))
     queries = _unit(random.permutation(one.test.vectors)[:DRAWN_QUERIES])
     drawn = [_near(_unit(some), queries, random) for some in (one.train.vectors, mixed)]
-    maps = utilization_maps(drawn[0], drawn[1], queries, name="utilization", seed=seed)
+    maps = draw_utilization_maps(drawn[0], drawn[1], queries, name="utilization", seed=seed)
     text = (
         f"{len(queries)} test examples of {one.name}, drawn at random, each with a line to the nearest training "
         f"example: of the clean ones, then of clean and mixed ones of one epoch. The map shows the {DRAWN_NEAREST} "
         "nearest of each kind and others at random; d² is measured in the embedding space, not on the map."
     )
-    return [Text(text), Side(list(maps))]
+    return [Text(text), SideBySide(list(maps))]
 
 
 def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from metrix.errors import MetrixError
 from metrix.evaluate import Positivity
-from metrix.report.figures.plots import positivity_figure
+from metrix.report.figures.positivity import draw_positivity
 from metrix.report.page import Block, Section, Text
 from metrix.report.reported_runs import Subject, measured
 from metrix.report.sections import missing
@@ -46,7 +46,7 @@ def positivity_section(
             "loss is flat, as a hinge is, the derivative is 0, which counts as positive: the dotted part."
         )
         alone = {"": next(iter(found.values()))} if len(subjects) == 1 else found
-        blocks += [Text(about), positivity_figure(alone, order=[subject.name for subject in subjects])]
+        blocks += [Text(about), draw_positivity(alone, order=[subject.name for subject in subjects])]
     blocks += [Text("\n\n".join(why), "missing")] if why else []
     return Section("Positivity", [*blocks, *missing(subjects)]), found
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metrix.report.figures.curves import Curve, curves
-from metrix.report.page import Block, Section, Side, Text
+from metrix.report.figures.curves import Curve, draw_curves
+from metrix.report.page import Block, Section, SideBySide, Text
 from metrix.report.reported_runs import Subject
 
 
@@ -28,12 +28,12 @@ def training_section(subjects: Sequence[Subject]) -> Section:
             if (points := _points(subject, key))[0] and (key == "clean" or subject.config.mixing.mixup)
         ]
         if found:
-            drawn.append(curves(found, "step", f"{key} loss", name=f"loss-{key}", caption=caption))
+            drawn.append(draw_curves(found, "step", f"{key} loss", name=f"loss-{key}", caption=caption))
     if not any(subject.config.mixing.mixup for subject in subjects):
         blocks.append(Text("No run was trained with mixup, so there is no mixed loss.", "note"))
     drawn += _validation(subjects, blocks)
     if drawn:
-        blocks.append(Side(drawn))
+        blocks.append(SideBySide(drawn))
     return Section("Training", blocks)
 
 
@@ -64,4 +64,4 @@ def _validation(subjects: Sequence[Subject], blocks: list[Block]) -> list[Block]
     if not found:
         return []
     caption = "Recall@1 on training classes that were held out; the model of the best epoch is kept."
-    return [curves(found, "step", "validation Recall@1, %", name="validation", caption=caption)]
+    return [draw_curves(found, "step", "validation Recall@1, %", name="validation", caption=caption)]

@@ -9,10 +9,10 @@ from metrix.report.page.blocks import Rows
 from metrix.report.page.escaping import clean
 
 
-def separated(rows: Rows) -> str:
-    r"""Comma-separated lines; numbers in full, an unknown one is an empty cell.
+def to_csv(rows: Rows) -> str:
+    r"""Comma-separated lines: numbers in full, an empty cell for None and NaN.
 
-    >>> separated([["a", "b"], [1.5, float("nan")]])
+    >>> to_csv([["a", "b"], [1.5, float("nan")]])
     'a,b\n1.5,\n'
     """
     buffer = io.StringIO()
