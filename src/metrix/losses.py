@@ -1,32 +1,11 @@
 """The losses of the paper's Table 1, your own, those of pytorch-metric-learning, and baselines of other forms."""
 
-from metrix.core.baselines import EPSHN, Margin, SoftTriple, Triplet
+from metrix.core import baselines, table1
+from metrix.core.baselines import *  # noqa: F403
 from metrix.core.loss import GenericLoss
 from metrix.core.pml import from_pml
-from metrix.core.table1 import (
-    NCA,
-    BinomialDeviance,
-    Contrastive,
-    LiftedStructure,
-    MultiSimilarity,
-    ProxyAnchor,
-    ProxyNCA,
-    ProxyNCAPlusPlus,
-)
+from metrix.core.table1 import *  # noqa: F403
 
-__all__ = [
-    "EPSHN",
-    "NCA",
-    "BinomialDeviance",
-    "Contrastive",
-    "GenericLoss",
-    "LiftedStructure",
-    "Margin",
-    "MultiSimilarity",
-    "ProxyAnchor",
-    "ProxyNCA",
-    "ProxyNCAPlusPlus",
-    "SoftTriple",
-    "Triplet",
-    "from_pml",
-]
+__all__ = ["GenericLoss", "from_pml"]
+__all__ += table1.__all__
+__all__ += baselines.__all__

@@ -49,7 +49,7 @@ CASES = {
     "unknown pairs": (lambda: embed(pairs="pos-ned"), "'pos-ned'; did you mean 'pos-neg'"),
     "unknown mixup": (lambda: Metrix(losses.NCA(), mixup="embedding"), "did you mean 'embed'"),
     "unknown pairs in a call": (lambda: embed().mixed(X, Y, 0.5, "neg-pos"), "unknown pairs 'neg-pos'"),
-    "no pairs": (lambda: embed(pairs=()), r"pairs=\(\)"),
+    "no pairs": (lambda: embed(pairs=()), "pairs: expected one or several of pos-neg"),
     "k below 1": (lambda: embed(hard_negatives=0), "hard_negatives: expected an integer ≥ 1, got 0"),
     "k for another number of types": (lambda: embed(hard_negatives=(1, 2)), "one for each mixup type"),
     "negative strength": (lambda: embed(strength=-1), "strength=-1"),
@@ -59,7 +59,7 @@ CASES = {
     "lam of another shape": (lambda: embed().mixed(X, Y, lam=torch.rand(4, 4), pairs="pos-neg"), r"\(6, 6\)"),
     "model without head": (
         lambda: Metrix(losses.NCA()).step(nn.Linear(4, 4), X, Y),
-        "Linear has no features and no head: accepted is a module",
+        "Linear has no features and no head: expected a module",
     ),
     "calling a feature objective": (
         lambda: Metrix(losses.NCA())(X, Y),

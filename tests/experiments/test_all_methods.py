@@ -19,11 +19,10 @@ from metrix.train import Config
 from metrix.train.batches import open_data
 from metrix.train.build import build_loss, build_objective
 from metrix.train.checkpoint import Progress
-from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, SCHEMES
-from metrix.train.names import LOSSES
+from metrix.train.names import LOSSES, METHODS, MIXUP_TYPES, PAIR_KINDS, POOLS, SCHEMES
 from metrix.train.watching import Watcher
 
-NAMES = [*LOSSES, *METHODS, *MIXUPS, *PAIRS, *POOLS, *(name for name in SCHEMES if name != "none")]
+NAMES = [*LOSSES, *METHODS, *MIXUP_TYPES, *PAIR_KINDS, *POOLS, *(name for name in SCHEMES if name != "none")]
 
 
 def test_the_list_has_every_name_once() -> None:

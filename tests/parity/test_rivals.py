@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from metrix import IMix, MetrixWarning, MoCHi, ProxySynthesis, losses
 from metrix.core.closed_form import Interpolated
-from metrix.core.mixup import mixture
+from metrix.core.mixup import MIXUP_TYPES, MixtureOptions
 from tests.parity import batches, literal, literal_rivals
 from tests.parity.test_mixed_loss import CLASSES, DIM, PAIR_LOSSES, PROXY_LOSSES, Network, build, compare
 
@@ -105,7 +105,9 @@ def test_imix_as_published(batch, mixup):
 
     expected = literal_rivals.imix_cross_entropy(f, labels, f_lam, lam, partner, 0.2)
     objective = IMix(losses.Contrastive(), mixup=mixup, temperature=0.2)
-    of = mixture(mixup, model, x, z, f, True, 2**28)
+    chosen = MIXUP_TYPES[mixup]
+    source = {"inputs": x, "features": z, "embeddings": f}[chosen.mixes]
+    of = chosen.mixture(model, source, MixtureOptions())
     value, _ = objective.mixed(of, objective.loss.sets(f, labels), labels, lam, partner)
     compare(value, expected, [x, *model.parameters()])
 

@@ -10,15 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from metrix.core.metrix import Metrix
-from metrix.core.mixup import MIXUP_TYPES
-from metrix.core.pairs import PAIR_KINDS
 from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
 from metrix.errors import InvalidInput
-from metrix.model import pooling
 from metrix.train import Config, Interrupted, train
-from metrix.train.build import _BUILDERS, build_loss, build_objective
+from metrix.train.build import build_loss, build_objective
 from metrix.train.checkpoint import Progress
-from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS
+from metrix.train.names import METHODS
 from metrix.train.watching import Watcher
 
 OBJECTIVES = {"metrix": Metrix, "imix": IMix, "mochi": MoCHi, "proxy-synthesis": ProxySynthesis}
@@ -28,11 +25,8 @@ def objective_of(config: Config) -> Any:
     return build_objective(config, build_loss(config.loss, 5, 8), torch.Generator().manual_seed(0))
 
 
-def test_the_names_are_those_of_the_code() -> None:
-    assert tuple(MIXUPS) == MIXUP_TYPES
-    assert tuple(PAIRS) == PAIR_KINDS
-    assert set(POOLS) == set(pooling.POOLS)
-    assert set(METHODS) == set(_BUILDERS) == set(OBJECTIVES)
+def test_every_method_is_tested() -> None:
+    assert set(METHODS) == set(OBJECTIVES)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -75,7 +69,7 @@ def test_given_values_are_used() -> None:
         ({"mixup_method": "mochi", "mixup": ["feature"]}, "mixup 'feature' with mixup_method 'mochi': accepted: embed"),
         ({"mixup_method": "mochi", "pairs": ["pos-neg"]}, "pairs 'pos-neg' .* accepted: neg-neg, anc-neg"),
         ({"mixup_method": "mochi", "strength": 0.4}, "strength=0.4 with .* in one loss; accepted is 1.0"),
-        ({"mixup_method": "mochi", "hard_negatives": [3, 4]}, "accepted is one number"),
+        ({"mixup_method": "mochi", "hard_negatives": [3, 4]}, "expected one number"),
         ({"mixup_method": "imix", "hard_negatives": [3]}, "hard_negatives=.* leave it out"),
         ({"mixup_method": "imix", "mixup": ["input", "embed"]}, "accepted is one mixup type"),
         ({"instance_temperature": 0.2}, "only 'imix' has a loss over instances"),

@@ -24,7 +24,7 @@ from metrix.core.compute.stream import streamed
 from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights, weights
 from metrix.core.loss import Loss
-from metrix.core.pairs import MixingPairs, Side, anchors_in_blocks, mixing_pairs
+from metrix.core.pairs import MixingPairs, PairKind, PairSide, anchors_in_blocks, mixing_pairs
 from metrix.core.sets import Sets
 from metrix.core.similarity import gram, rows_of_gram
 
@@ -67,22 +67,22 @@ class Interpolated:
 
 
 def interpolated_totals(
-    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
+    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> Totals | None:
     """Sums over the anchors that have a mixing pair; None if there is none.
 
     All of several processes draw λ in the same way, that of one process with all anchors.
     """
     n = len(mixture.vectors)
-    if is_held(sets.total if kind == "anc-neg" else max(sets.total, n), n, sets.anchors):
+    if is_held(sets.total if kind.with_anchor else max(sets.total, n), n, sets.anchors):
         return _held_totals(loss, mixture, sets, factors, kind, hardest)
     return _streamed_totals(loss, mixture, sets, factors, kind, hardest)
 
 
 def _held_totals(
-    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
+    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> Totals | None:
-    u, with_anchor = mixture.vectors, kind == "anc-neg"
+    u, with_anchor = mixture.vectors, kind.with_anchor
     lam = factors.matrix((sets.total if with_anchor else len(u), len(u)))
     lam = lam[sets.start : sets.start + len(sets.anchors)] if with_anchor else lam
     blocks = list(mixing_pairs(kind, sets, hardest, None if hardest is None else sets.similarity.detach()))
@@ -108,9 +108,9 @@ def _held_totals(
 
 
 def _streamed_totals(
-    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: str, hardest: int | None
+    loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> Totals | None:
-    with_anchor, n = kind == "anc-neg", len(mixture.vectors)
+    with_anchor, n = kind.with_anchor, len(mixture.vectors)
     rows_of_lam = factors.rows((sets.total if with_anchor else n, n))
     blocks = anchors_in_blocks(kind, sets, hardest)
     if not blocks:
@@ -121,7 +121,7 @@ def _streamed_totals(
 
     def block_totals(rows: Tensor, u: Tensor, *rest: Tensor) -> Totals:
         part = sets.part(rows, *fixed)
-        block = next(mixing_pairs(kind, part, hardest, None if hardest is None else part.similarity))
+        (block,) = mixing_pairs(kind, part, hardest, None if hardest is None else part.similarity)
         lefts, pairs = (rows + sets.start, block) if with_anchor else _with_rows_of_its_own(block, n)
         if among is None:
             anchors = rest[0].index_select(0, rows)
@@ -150,7 +150,7 @@ def _with_rows_of_its_own(block: MixingPairs, n: int) -> tuple[Tensor, MixingPai
     if block.left.examples is None:
         return torch.arange(n, device=block.rows.device), block
     lefts, place = torch.unique(block.left.examples, return_inverse=True)
-    return lefts, replace(block, left=Side(place, block.left.mask, block.left.size))
+    return lefts, replace(block, left=PairSide(place, block.left.mask, block.left.size))
 
 
 def _totals(

@@ -7,11 +7,13 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from metrix.core.choices import Choice
 from metrix.core.compute.stream import streamed
 from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
@@ -116,6 +118,26 @@ class Loss(nn.Module):
         return ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k in self._shown)
 
     _shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LossEntry(Choice):
+    """A loss by name.
+
+    make         its class, whose parameters are keys of the configuration; those called `num_classes`, `dim` and
+                 `generator` come from the data, the model and the run
+    own_lr       learning rate of its own parameters; None: 100 times the head's
+    needs_pairs  whether it needs several images of a class in a batch
+    """
+
+    make: type[nn.Module]
+    own_lr: float | None = None
+    needs_pairs: bool = True
+
+    @property
+    def takes_mixup(self) -> bool:
+        """Whether it is of the generic form, which mixed examples have a place in."""
+        return issubclass(self.make, Loss)
 
 
 class GenericLoss(Loss):

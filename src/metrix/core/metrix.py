@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metrix.core.compute.micro_batches import embedded, whole
+from metrix.core.choices import METRIX_PAPER, Choice, find
+from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.factors import Factors, check_drawing, choose
 from metrix.core.loss import Loss
 from metrix.core.mixed import mixed_loss
-from metrix.core.mixup import (
-    MIXUP_TYPES,
-    check_model,
-    mixture,
-    path_for,
-)
-from metrix.core.objective import Objective, StepOutput
+from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
+from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
+from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.validation import unit
-from metrix.errors import InvalidInput, check_integer, unknown_choice
-
-DEFAULT_HARD_NEGATIVES = {"input": 3, "feature": None, "embed": None}
+from metrix.errors import InvalidInput, check_integer
 
 
 class Metrix(Objective):
@@ -68,8 +62,8 @@ class Metrix(Objective):
     ) -> None:
         super().__init__()
         self.loss: Loss = generic_form(loss)
-        self.mixup = _choices("mixup", mixup, MIXUP_TYPES)
-        self.pairs = _choices("pairs", pairs, PAIR_KINDS)
+        self.mixup = _names("mixup", mixup, MIXUP_TYPES)
+        self.pairs = _names("pairs", pairs, PAIR_KINDS)
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
         if not strength >= 0:
             raise InvalidInput(f"strength={strength}: accepted is a number from 0")
@@ -81,28 +75,31 @@ class Metrix(Objective):
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
-        if self.mixup != ("embed",):
+        if any(MIXUP_TYPES[name].mixes != "embeddings" for name in self.mixup):
             raise InvalidInput(
                 f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
                 "mixup='embed', which needs only embeddings"
             )
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
-        batch = self.gathered(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            own = self._sets(batch)
-            sets = self.extended(own)
-            self.remember(own)
-            clean, _ = self.loss.clean(sets)
-            if self.strength == 0:
-                return clean
-            mixed, _ = self._mixed(None, embeddings, batch, sets, "embed", self._draw_pairs(), None)
-            return clean + self.strength * mixed
+        return self._step(None, None, None, embeddings, labels).loss
 
-    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step with a model that has `features(x)` and `head(z)`: any mixup type."""
-        check_model(model)
-        features, embeddings = embedded(model, inputs, "feature" in self.mixup and self.strength > 0)
+        split = check_model(model)
+        mixes_features = any(MIXUP_TYPES[name].mixes == "features" for name in self.mixup)
+        features, embeddings = embed(split, inputs, keep_features=mixes_features and self.strength > 0)
+        return self._step(without_micro_batches(split), inputs, features, embeddings, labels)
+
+    def _step(
+        self,
+        model: SplitModel | None,
+        inputs: Tensor | None,
+        features: Tensor | None,
+        embeddings: Tensor,
+        labels: Tensor,
+    ) -> StepOutput:
+        """eq. loss-final: the clean loss, then the mixed loss of what a mixup type of the step mixes."""
         mixup = self.mixup[choose(len(self.mixup), self.generator)]
         kind = self._draw_pairs()
         batch = self.gathered(embeddings, labels)
@@ -113,9 +110,10 @@ class Metrix(Objective):
             clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
-            source = inputs if mixup == "input" or features is None else features
-            sets = sets if mixup == "embed" else own  # a memory has no features and no inputs
-            mixed, left_out_mixed = self._mixed(whole(model), source, batch, sets, mixup, kind, None)
+            mixes = MIXUP_TYPES[mixup].mixes
+            source = {"inputs": inputs, "features": features, "embeddings": None}[mixes]
+            sets = sets if mixes == "embeddings" else own  # a memory has no features and no inputs
+            mixed, left_out_mixed = self._mixed(model, source, batch, sets, mixup, kind, None)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
@@ -128,41 +126,41 @@ class Metrix(Objective):
         """
         batch = self.gathered(embeddings, labels)
         sets = self.extended(self._sets(batch))
-        return self._mixed(None, embeddings, batch, sets, "embed", self._given(pairs), lam)[0]
+        return self._mixed(None, None, batch, sets, "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,
-        model: Any,
+        model: AnyModel,
         features: Tensor,
         labels: Tensor,
         lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
         """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
-        check_model(model)
-        batch = self.gathered(model.head(features), labels)
-        return self._mixed(model, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
+        split = check_model(model)
+        batch = self.gathered(split.head(features), labels)
+        return self._mixed(split, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
         self,
-        model: Any,
+        model: AnyModel,
         inputs: Tensor,
         labels: Tensor,
         lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
         """eq. loss-mixed with input mixup."""
-        check_model(model)
-        batch = self.gathered(model.head(model.features(inputs)), labels)
-        return self._mixed(model, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
+        split = check_model(model)
+        batch = self.gathered(split.head(split.features(inputs)), labels)
+        return self._mixed(split, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
 
-    def explain(self, model: Any = None) -> str:
+    def explain(self, model: AnyModel | None = None) -> str:
         """Which way the mixed examples of each mixup type are computed with this model, and why."""
         lines = []
         for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
-            path = path_for(mixup, model)
+            route = route_for(mixup, model)
             negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
-            lines.append(f"{mixup} mixup: {path.name}. {path.why[0].upper()}{path.why[1:]}. Mixes {negatives}.")
+            lines.append(f"{mixup} mixup: {route.name}. {route.why[0].upper()}{route.why[1:]}. Mixes {negatives}.")
         return "\n".join(lines)
 
     def extra_repr(self) -> str:
@@ -175,53 +173,84 @@ class Metrix(Objective):
 
     def _mixed(
         self,
-        model: Any,
-        source: Tensor,
+        model: SplitModel | None,
+        source: Tensor | None,
         batch: Batch,
         sets: Sets,
         mixup: str,
         kind: str,
         lam: float | Tensor | None,
     ) -> tuple[Tensor, int]:
-        """The mixed loss; `source` are the inputs or features of this process, whichever are mixed."""
-        local = mixup != "embed" and not self.ranks.alone and self.ranks.mix == "local"
+        """eq. loss-mixed, and how many anchors were left out.
+
+        `source` are the inputs or features of this process, whichever are mixed; embeddings are those of `sets`.
+        """
+        mixup_type = MIXUP_TYPES[mixup]
+        local = mixup_type.mixes != "embeddings" and not self.ranks.alone and self.ranks.mix == "local"
         gather = Gathering(None if local else batch.division)
         if local:
             share = batch.division.of_examples()
             assert share is not None, "there are several processes"
             own = self.loss.sets(sets.examples[share.rows], batch.labels[share.rows])
             sets = replace(own, ranks=self.ranks)
-        of = mixture(mixup, model, source, source, sets.examples, self.renormalise, self.memory_budget, gather)
+        options = MixtureOptions(self.renormalise, self.memory_budget, gather)
+        source = sets.examples if mixup_type.mixes == "embeddings" else source
+        assert source is not None, "inputs are given, and features kept, where they are mixed"
+        mixture = mixup_type.mixture(model, source, options)
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"
         generator = self.ranks.own(self.generator) if local and per_pair else self.generator
         factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
-        mixed, left_out = mixed_loss(self.loss, of, sets, factors, kind, hardest)
+        mixed, left_out = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest)
         return gather.tied(mixed), left_out
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]
 
     def _given(self, pairs: str | None) -> str:
-        return self._draw_pairs() if pairs is None else _choices("pairs", pairs, PAIR_KINDS)[0]
+        return self._draw_pairs() if pairs is None else _names("pairs", pairs, PAIR_KINDS)[0]
 
 
-def _choices(what: str, given: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def _names(what: str, given: str | Sequence[str], table: Mapping[str, Choice]) -> tuple[str, ...]:
+    """One or several names of a table."""
     names = (given,) if isinstance(given, str) else tuple(given)
-    for name in names:
-        if name not in known:
-            raise unknown_choice(what, name, known)
     if not names:
-        raise InvalidInput(f"{what}=(): accepted is one or several of {', '.join(known)}")
-    return names
+        raise InvalidInput(f"{what}: expected one or several of {', '.join(table)}, got none")
+    return tuple(find(what, name, table).name for name in names)
 
 
 def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, ...]) -> tuple[int | None, ...]:
     if given is None:
-        return tuple(DEFAULT_HARD_NEGATIVES[name] for name in mixup)
+        return tuple(MIXUP_TYPES[name].hard_negatives for name in mixup)
     each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)
     if len(each) != len(mixup):
         raise InvalidInput(
             f"hard_negatives={given} for mixup={mixup}: accepted is one number, or one for each mixup type"
         )
     return tuple(k if k is None else check_integer("hard_negatives", k, least=1) for k in each)
+
+
+def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> Metrix:
+    return Metrix(
+        loss,
+        mixup=settings.mixup,
+        pairs=settings.pairs,
+        strength=settings.strength,
+        alpha=settings.alpha,
+        hard_negatives=settings.hard_negatives,
+        lam_per=settings.lam_per,
+        generator=generator,
+    )
+
+
+METRIX = Method(
+    "metrix",
+    "labels of mixed examples interpolated, for any additive loss",
+    METRIX_PAPER,
+    build=_build,
+    losses="generic",
+    mixup=tuple(MIXUP_TYPES),
+    pairs=tuple(PAIR_KINDS),
+    usual_loss="contrastive",
+    defaults={"mixup": ("feature",), "pairs": ("pos-neg", "anc-neg"), "strength": 0.4, "alpha": 2.0},
+)

@@ -3,7 +3,7 @@
 A mixup type is a way to get the similarity of an anchor to a mixed example:
 
     Interpolated   from products of vectors, in closed form (embed mixup; feature mixup, linear head)
-    Embedded       from the mixed examples themselves, each distinct one embedded once
+    EmbeddedPairs  from the mixed examples themselves, each distinct one embedded once
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
 from metrix.core.mixed_anchors import mixed_anchor_totals
-from metrix.core.pairs import MixingPairs, distinct, mixing_pairs
+from metrix.core.pairs import PAIR_KINDS, MixingPairs, PairKind, distinct, mixing_pairs
 from metrix.core.sets import Sets
 from metrix.errors import InvalidInput
 
-PAIRS_OF_MIXED_ANCHORS = ("pos-neg", "anc-neg")  # where positives and negatives are proxies
+# Where positives and negatives are proxies, only examples of different classes are mixed.
+PAIRS_OF_MIXED_ANCHORS = tuple(kind.name for kind in PAIR_KINDS.values() if kind.left != kind.right)
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedPairs:
     """Mixed examples are embedded from pairs of indices and their λ: embed(i, j, lam) -> (pairs, d)."""
 
     embed: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-Mixture = Interpolated | Embedded
+Mixture = Interpolated | EmbeddedPairs
 
 
 def mixed_loss(
@@ -42,7 +43,7 @@ def mixed_loss(
     mixture: Mixture,
     sets: Sets,
     factors: Factors,
-    kind: str,
+    kind: PairKind,
     hardest: int | None = None,
 ) -> tuple[Tensor, int]:
     """eq. loss-mixed, averaged over anchors with a mixing pair, and how many anchors were left out.
@@ -58,11 +59,11 @@ def mixed_loss(
 
 
 def _mixed_candidates(
-    loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: str, hardest: int | None
+    loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> tuple[Tensor, int]:
     """Examples as positives and negatives: the anchor is clean, V(a) is what it is compared with."""
     embeddings = sets.candidates
-    if kind == "anc-neg" and loss.anchor_role == "proxies":
+    if kind.with_anchor and loss.anchor_role == "proxies":
         # the anchor lives among the embeddings, so that is where it is mixed, whatever the mixup type
         normalise = mixture.normalise if isinstance(mixture, Interpolated) else True
         mixture = Interpolated(embeddings, normalise=normalise)
@@ -75,9 +76,9 @@ def _mixed_candidates(
 
 
 def _embedded_totals(
-    loss: Loss, mixture: Embedded, sets: Sets, factors: Factors, kind: str, hardest: int | None
+    loss: Loss, mixture: EmbeddedPairs, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> Totals | None:
-    n, with_anchor = len(sets.candidates), kind == "anc-neg"
+    n, with_anchor = len(sets.candidates), kind.with_anchor
     lam = factors.matrix((sets.total if with_anchor else n, n))
     lam = lam[sets.start : sets.start + len(sets.anchors)] if with_anchor else lam
     similarity = None if hardest is None else sets.similarity.detach()
@@ -98,15 +99,15 @@ def _embedded_totals(
 
 
 def _mixed_anchors(
-    loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: str, hardest: int | None
+    loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> tuple[Tensor, int]:
     """Proxies as positives and negatives: the mixed example is the anchor."""
-    if kind not in PAIRS_OF_MIXED_ANCHORS:
+    if kind.name not in PAIRS_OF_MIXED_ANCHORS:
         raise InvalidInput(
-            f"pairs {kind!r} with {type(loss).__name__}: its positives and negatives are proxies, so only "
-            "examples of different classes are mixed; accepted are 'pos-neg' and 'anc-neg'"
+            f"pairs {kind.name!r} with {type(loss).__name__}: its positives and negatives are proxies, so only "
+            f"examples of different classes are mixed; expected {' or '.join(map(repr, PAIRS_OF_MIXED_ANCHORS))}"
         )
-    mixed = mixture.embed if isinstance(mixture, Embedded) else mixture
+    mixed = mixture.embed if isinstance(mixture, EmbeddedPairs) else mixture
     found = mixed_anchor_totals(loss, mixed, sets, factors, hardest)
     totals, anchors = (_nothing(loss, sets.examples), len(sets.anchors)) if found is None else found
     return loss.conclude(totals, anchors, sets.examples, ranks=sets.ranks)

@@ -17,6 +17,7 @@ from metrix.core.compute.stream import streamed
 from metrix.core.factors import Factors, RowsOfFactors
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
+from metrix.core.pairs import hardest_negatives
 from metrix.core.sets import Sets
 from metrix.core.similarity import gram
 
@@ -118,9 +119,8 @@ def _pairs(y_left: Tensor, y_right: Tensor, left: Tensor, right: Tensor, hardest
     """Pairs of different classes, by their places among left and right; `hardest` of each left example."""
     allowed = y_left[:, None] != y_right[None, :]
     if hardest is not None and hardest < len(y_right):
-        similarity = (left @ right.T).detach().masked_fill(~allowed, -torch.inf)
-        hard = torch.zeros_like(allowed).scatter_(1, similarity.topk(hardest, dim=1).indices, True)
-        allowed = allowed & hard
+        hard, counts = hardest_negatives(left @ right.T, allowed, hardest)
+        allowed = torch.zeros_like(allowed).scatter_(1, hard, counts)
     i, j = allowed.nonzero().unbind(1)
     return i, j
 

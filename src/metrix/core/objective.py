@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from metrix.core.compute.micro_batches import embedded
+from metrix.core.choices import Choice
+from metrix.core.compute.micro_batches import embed
 from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gathered_batch
 from metrix.core.loss import Loss
 from metrix.core.memory import CrossBatchMemory
 from metrix.core.sets import Sets
+from metrix.core.split_model import AnyModel, check_model, is_split
 from metrix.core.validation import at_least_float32, unit
 from metrix.errors import InvalidInput
 
@@ -101,13 +104,79 @@ class Objective(nn.Module):
         """Embeddings and labels of the global batch: the one place where parts of a batch come together."""
         return gathered_batch(embeddings, labels, self.ranks)
 
-    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step of a model on a batch."""
         raise NotImplementedError
 
-    def explain(self, model: Any = None) -> str:
+    def explain(self, model: AnyModel | None = None) -> str:
         """What is computed with this model; an error here says that model and objective do not fit."""
         raise NotImplementedError
+
+
+class MixingSettings(Protocol):
+    """What a configuration says about mixing; each mixing method reads what it has a use for."""
+
+    @property
+    def mixup(self) -> tuple[str, ...]:
+        """Mixup types."""
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """Kinds of mixing pairs."""
+
+    @property
+    def strength(self) -> float:
+        """w of eq. loss-final."""
+
+    @property
+    def alpha(self) -> float:
+        """λ ~ Beta(alpha, alpha)."""
+
+    @property
+    def hard_negatives(self) -> tuple[int | None, ...] | None:
+        """How many negatives of an anchor are mixed, for each mixup type; None: as the method has it."""
+
+    @property
+    def lam_per(self) -> str:
+        """One λ for each pair, or for each batch."""
+
+    @property
+    def instance_temperature(self) -> float | None:
+        """T of a cross-entropy over instances, if that is the loss of mixed examples."""
+
+
+AcceptedLosses = Literal["generic", "pairs", "proxies"]
+ACCEPTED_LOSSES: Mapping[AcceptedLosses, str] = {
+    "generic": "every loss of the generic form (Table 1)",
+    "pairs": "losses of pairs of examples",
+    "proxies": "losses with proxies",
+}
+
+
+@dataclass(frozen=True)
+class Method(Choice):
+    """A mixing method.
+
+    build       makes the objective from a loss, the settings and the generator of random choices
+    losses      which losses it goes with
+    mixup       which mixup types
+    pairs       which kinds of mixing pairs
+    usual_loss  the loss it has in the paper's comparison
+    defaults    its own defaults of settings
+    fixed       settings that cannot be changed, and why
+    """
+
+    build: Callable[[nn.Module, MixingSettings, torch.Generator | None], Objective]
+    losses: AcceptedLosses
+    mixup: tuple[str, ...]
+    pairs: tuple[str, ...]
+    usual_loss: str
+    defaults: Mapping[str, Any]
+    fixed: Mapping[str, str] = field(default_factory=dict)
+
+
+# Why some methods have no strength.
+ONE_LOSS = "real and synthetic examples are in one loss"
 
 
 class Parts(NamedTuple):
@@ -140,10 +209,13 @@ class EmbeddingObjective(Objective):
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.parts_of(batch).loss
 
-    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
-        split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
-        embeddings = embedded(model, inputs, keep_features=False)[1] if split else model(inputs)
+        if is_split(model):
+            _, embeddings = embed(check_model(model), inputs, keep_features=False)
+        else:
+            assert isinstance(model, nn.Module), "a model has features and head, or is a module that embeds"
+            embeddings = model(inputs)
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             loss, clean, left_out = self.parts_of(batch)
@@ -183,6 +255,6 @@ class Clean(EmbeddingObjective):
             value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0
         return Parts(value, value, left_out)
 
-    def explain(self, model: Any = None) -> str:
+    def explain(self, model: AnyModel | None = None) -> str:
         """There is nothing to explain about a clean loss."""
         return f"no mixup: {type(self.loss).__name__} of the clean batch."

@@ -6,24 +6,74 @@
     neg-neg   N(a) × N(a)    label 0
 
 M(a) is a product of two sides, so it is kept as two index lists per anchor, never as a list of pairs.
+A kind of mixing pairs is one entry of `PAIR_KINDS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from metrix.core.choices import METRIX_PAPER, Choice, by_name
 from metrix.core.compute.blocks import rows_in_block
 from metrix.core.sets import Sets
 
-PAIR_KINDS = ("pos-neg", "anc-neg", "pos-pos", "neg-neg")
+SideName = Literal["anc", "pos", "neg"]
 
 
-class Side(NamedTuple):
+@dataclass(frozen=True)
+class PairKind(Choice):
+    """A kind of mixing pairs: where the left and the right example come from, as seen from the anchor."""
+
+    left: SideName
+    right: SideName
+
+    @property
+    def with_anchor(self) -> bool:
+        """Whether the left example is the anchor itself."""
+        return self.left == "anc"
+
+    @property
+    def needs_positive(self) -> bool:
+        """Whether an anchor without positives has no such pair."""
+        return "pos" in (self.left, self.right)
+
+    @property
+    def needs_negative(self) -> bool:
+        """Whether an anchor without negatives has no such pair."""
+        return "neg" in (self.left, self.right)
+
+    def is_possible(self, num_pos: Any, num_neg: Any) -> Any:
+        """Whether an anchor with so many positives and negatives has such a pair, elementwise for arrays."""
+        positive = (num_pos > 0) | (not self.needs_positive)
+        return positive & ((num_neg > 0) | (not self.needs_negative))
+
+    def labels(self, lam: Tensor) -> Tensor:
+        """mix_λ(y, y') of pairs with these λ; y is 0 for a negative and 1 for a positive or the anchor."""
+        if not self.needs_negative:
+            return torch.ones_like(lam)
+        return torch.zeros_like(lam) if self.left == "neg" else lam
+
+    def pairs_of_anchor(self, lefts: int, negatives: int) -> int:
+        """How many pairs an anchor has: `lefts` are its positives, or its negatives where these are on the left."""
+        if self.with_anchor:
+            return negatives
+        return lefts * (lefts if self.right == "pos" else negatives)
+
+
+PAIR_KINDS: dict[str, PairKind] = by_name(
+    PairKind("pos-neg", "a positive of the anchor with a negative, label λ", METRIX_PAPER, "pos", "neg"),
+    PairKind("anc-neg", "the anchor with a negative, label λ", METRIX_PAPER, "anc", "neg"),
+    PairKind("pos-pos", "two positives, label 1", METRIX_PAPER, "pos", "pos"),
+    PairKind("neg-neg", "two negatives, label 0", METRIX_PAPER, "neg", "neg"),
+)
+
+
+class PairSide(NamedTuple):
     """One side of M(a) for some anchors: examples by number, or all of the batch where it is None."""
 
     examples: Tensor | None  # (anchors, m)
@@ -36,9 +86,9 @@ class MixingPairs:
     """M(a) = left × right for the anchors `rows` of a `Sets`: anchors, left, right are the three axes."""
 
     rows: Tensor  # (a,)  which anchors
-    left: Side | None  # None: the anchor itself
-    right: Side
-    kind: str
+    left: PairSide | None  # None: the anchor itself
+    right: PairSide
+    kind: PairKind
 
     def valid(self) -> Tensor:
         """Which pairs are in M(a): bool, broadcastable to (a, l, r)."""
@@ -50,9 +100,7 @@ class MixingPairs:
 
     def labels(self, lam: Tensor) -> Tensor:
         """mix_λ(y, y') of each pair, from its λ (a, l, r)."""
-        if self.kind == "pos-pos":
-            return torch.ones_like(lam)
-        return torch.zeros_like(lam) if self.kind == "neg-neg" else lam
+        return self.kind.labels(lam)
 
     def of_pair(self, matrix: Tensor) -> Tensor:
         """What a matrix (left, right) over ordered pairs of examples says of each pair in M(a).
@@ -86,7 +134,7 @@ class MixingPairs:
         return _of_side(matrix, self.rows, self.right).unsqueeze(1)
 
 
-def _of_side(matrix: Tensor, rows: Tensor, side: Side) -> Tensor:
+def _of_side(matrix: Tensor, rows: Tensor, side: PairSide) -> Tensor:
     picked = rows_of(matrix, rows)
     return picked if side.examples is None else picked.gather(1, side.examples)
 
@@ -98,7 +146,7 @@ def rows_of(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def mixing_pairs(
-    kind: str,
+    kind: PairKind,
     sets: Sets,
     hardest: int | None,
     similarity: Tensor | None,
@@ -113,46 +161,34 @@ def mixing_pairs(
     positive, negative = sets.positive, sets.negative
     n = positive.shape[1]
     hard: Tensor | None = None
-    if hardest is not None and hardest < n and kind != "pos-pos":
+    if hardest is not None and hardest < n and kind.needs_negative:
         assert similarity is not None
-        hard, negative = _hardest(similarity, negative, hardest)
-    num_pos, num_neg = positive.sum(1), negative.sum(1)
-    ones = torch.ones_like(num_pos)
-    num_left, num_right = {
-        "pos-neg": (num_pos, num_neg),
-        "anc-neg": (ones, num_neg),
-        "pos-pos": (num_pos, num_pos),
-        "neg-neg": (num_neg, num_neg),
-    }[kind]
-    rows = ((num_left > 0) & (num_right > 0)).nonzero().flatten()
+        hard, negative = hardest_negatives(similarity, negative, hardest)
+    num_pos = positive.sum(1)
+    rows = kind.is_possible(num_pos, negative.sum(1)).nonzero().flatten()
     if len(rows) == 0:
         return
-    listed, longest, shortest = None, n, n
-    if kind.startswith("pos"):
+    listed, shortest = None, 0
+    if kind.left == "pos":
         counts = num_pos[rows]
         longest, shortest = int(counts.max()), int(counts.min())
         if longest != shortest:
             rows = rows[counts.argsort(descending=True, stable=True)]
         listed = _listed(positive, longest)
-    width = hard.shape[1] if hard is not None else n
-    start = 0
-    while start < len(rows):
-        longest = int(num_pos[rows[start]]) if listed is not None else width
-        block = rows[start : start + rows_in_block(max(per_anchor, _pairs_of_anchor(kind, longest, width)))]
-        start += len(block)
+    width = n if hard is None else hard.shape[1]
+    for block, longest in _in_blocks(kind, rows, num_pos, width, per_anchor):
         negatives = _negatives(hard, negative, block)
         if listed is None:
-            left = None if kind == "anc-neg" else negatives
-            yield MixingPairs(block, left, negatives, kind)
+            yield MixingPairs(block, None if kind.with_anchor else negatives, negatives, kind)
             continue
         index = listed.index_select(0, block)[:, :longest] if len(block) < len(listed) else listed[block][:, :longest]
         padded = index < 0
         mask = None if shortest == longest else ~padded
-        positives = Side(index if mask is None else index.masked_fill(padded, 0), mask, longest)
-        yield MixingPairs(block, positives, positives if kind == "pos-pos" else negatives, kind)
+        positives = PairSide(index if mask is None else index.masked_fill(padded, 0), mask, longest)
+        yield MixingPairs(block, positives, positives if kind.right == "pos" else negatives, kind)
 
 
-def anchors_in_blocks(kind: str, sets: Sets, hardest: int | None) -> list[Tensor]:
+def anchors_in_blocks(kind: PairKind, sets: Sets, hardest: int | None) -> list[Tensor]:
     """The anchors that have a mixing pair, by number, in blocks whose `mixing_pairs` are one block each.
 
     Anchors of a class stay together, because they share positives.
@@ -162,34 +198,35 @@ def anchors_in_blocks(kind: str, sets: Sets, hardest: int | None) -> list[Tensor
     place = torch.searchsorted(classes, sets.anchor_labels).clamp_max(len(classes) - 1)
     same = torch.where(classes[place] == sets.anchor_labels, sizes[place], 0)
     num_pos = same if sets.own is None else same - 1
-    usable = torch.ones_like(num_pos, dtype=torch.bool)
-    if "pos" in kind:
-        usable = usable & (num_pos > 0)
-    if "neg" in kind:
-        usable = usable & (same < n)
+    usable = kind.is_possible(num_pos, n - same)
     order = place.argsort(stable=True)
     order = order[num_pos[order].argsort(descending=True, stable=True)]
     order = order[usable[order]]
-    counts, width = num_pos[order].tolist(), n if hardest is None else min(hardest, n)
-    blocks, start = [], 0
-    while start < len(counts):
-        longest = counts[start] if "pos" in kind else width
-        rows = rows_in_block(max(n, _pairs_of_anchor(kind, longest, width)))
-        blocks.append(order[start : start + rows])
-        start += rows
-    return blocks
+    width = n if hardest is None else min(hardest, n)
+    return [block for block, _ in _in_blocks(kind, order, num_pos, width, n)]
 
 
-def _pairs_of_anchor(kind: str, longest: int, width: int) -> int:
-    """How many pairs an anchor with `longest` positives (or negatives on the left) and `width` negatives has."""
-    return {"anc-neg": width, "pos-pos": longest * longest}.get(kind, longest * width)
+def _in_blocks(
+    kind: PairKind, rows: Tensor, num_pos: Tensor, width: int, per_anchor: int
+) -> Iterator[tuple[Tensor, int]]:
+    """Anchors in blocks of bounded size, and the longest left side of each block.
+
+    `rows` are anchors by falling number of positives `num_pos` (of all anchors), `width` is how many negatives an
+    anchor has at most. An anchor counts for `per_anchor` pairs at least.
+    """
+    lefts = num_pos[rows].tolist() if kind.left == "pos" else [width] * len(rows)
+    start = 0
+    while start < len(lefts):
+        size = rows_in_block(max(per_anchor, kind.pairs_of_anchor(lefts[start], width)))
+        yield rows[start : start + size], lefts[start]
+        start += size
 
 
-def _negatives(hard: Tensor | None, negative: Tensor, block: Tensor) -> Side:
+def _negatives(hard: Tensor | None, negative: Tensor, block: Tensor) -> PairSide:
     if hard is not None:
         index = hard[block]
-        return Side(index, negative[block], index.shape[1])
-    return Side(None, negative[block], negative.shape[1])
+        return PairSide(index, negative[block], index.shape[1])
+    return PairSide(None, negative[block], negative.shape[1])
 
 
 def _listed(positive: Tensor, longest: int) -> Tensor:
@@ -202,7 +239,7 @@ def _listed(positive: Tensor, longest: int) -> Tensor:
     return listed
 
 
-def _hardest(similarity: Tensor, negative: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def hardest_negatives(similarity: Tensor, negative: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most similar negatives of each anchor (anchors, k), and which of them are negatives at all."""
     top = similarity.detach().masked_fill(~negative, -torch.inf).topk(k, dim=1)
     return top.indices, top.values > -torch.inf

@@ -9,6 +9,9 @@ ProxyAnchor        proxy    X         x      log(1+x)/β    log(1+x)/γ    e^{-�
 NCA                X        X         x      -log x        log x         e^x           e^x
 ProxyNCA           X        proxy     x      -log x        log x         e^x           e^x
 ProxyNCAPlusPlus   X        proxy     x      -log x        log x         e^{x/T}       e^{x/T}
+
+A loss has a class here, its name in `__all__` (which makes it one of `metrix.losses`) and an entry of `TABLE1`
+(which makes it a choice of configurations and the command line).
 """
 
 from __future__ import annotations
@@ -16,10 +19,22 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from metrix.core.choices import by_name
 from metrix.core.functions import Exponential, Hinge, Log, Log1p, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
-from metrix.core.loss import Loss, ProxyAnchorLoss, ProxyCandidateLoss
+from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
 from metrix.errors import InvalidInput, check_integer, unknown_choice
+
+__all__ = [
+    "NCA",
+    "BinomialDeviance",
+    "Contrastive",
+    "LiftedStructure",
+    "MultiSimilarity",
+    "ProxyAnchor",
+    "ProxyNCA",
+    "ProxyNCAPlusPlus",
+]
 
 
 def nca_row(temperature: float, include_positive: bool) -> Row:
@@ -167,3 +182,47 @@ def positive(name: str, value: float) -> float:
     if not value > 0:
         raise InvalidInput(f"{name}={value}: accepted is a number above 0")
     return float(value)
+
+
+TABLE1: dict[str, LossEntry] = by_name(
+    LossEntry(
+        "contrastive", "positives attract, negatives repel within a margin", "Hadsell et al., CVPR 2006", Contrastive
+    ),
+    LossEntry(
+        "lifted-structure",
+        "a hinge on soft extremes of positives and negatives",
+        "Hermans et al., 2017",
+        LiftedStructure,
+    ),
+    LossEntry(
+        "binomial-deviance", "soft thresholds on positives and negatives", "Yi et al., ICPR 2014", BinomialDeviance
+    ),
+    LossEntry(
+        "multi-similarity",
+        "soft thresholds, each pair weighted against the others",
+        "Wang et al., CVPR 2019",
+        MultiSimilarity,
+    ),
+    LossEntry("nca", "positives against negatives in a softmax", "Goldberger et al., NIPS 2004", NCA),
+    LossEntry(
+        "proxy-anchor",
+        "multi-similarity with a learnt proxy per class as the anchor",
+        "Kim et al., CVPR 2020",
+        ProxyAnchor,
+        needs_pairs=False,
+    ),
+    LossEntry(
+        "proxy-nca",
+        "NCA with learnt proxies as positives and negatives",
+        "Movshovitz-Attias et al., ICCV 2017",
+        ProxyNCA,
+        needs_pairs=False,
+    ),
+    LossEntry(
+        "proxy-nca++",
+        "ProxyNCA with a low temperature and all proxies below",
+        "Teh et al., ECCV 2020",
+        ProxyNCAPlusPlus,
+        needs_pairs=False,
+    ),
+)

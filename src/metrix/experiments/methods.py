@@ -6,17 +6,26 @@ its usual loss, and every mixup type, kind of mixing pairs, pooling head and sch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from metrix.core.loss import ProxyCandidateLoss, ProxyLoss
 from metrix.core.mixed import PAIRS_OF_MIXED_ANCHORS
-from metrix.core.mixup import path_for
+from metrix.core.mixup import route_for
 from metrix.model.pooling import build_head
-from metrix.train.choices import ACCEPTED_LOSSES, METHODS, MIXUPS, PAIRS, POOLS, SCHEMES, Choice
-from metrix.train.names import LOSSES, LossEntry
+from metrix.train.names import (
+    ACCEPTED_LOSSES,
+    LOSSES,
+    METHODS,
+    MIXUP_TYPES,
+    PAIR_KINDS,
+    POOLS,
+    SCHEMES,
+    Choice,
+    LossEntry,
+)
 
 GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "scheme")
 
@@ -59,8 +68,8 @@ def listing() -> list[Listed]:
     return [
         *_losses(),
         *_methods(),
-        *_others("mixup type", MIXUPS),
-        *_others("mixing pairs", PAIRS),
+        *_others("mixup type", MIXUP_TYPES),
+        *_others("mixing pairs", PAIR_KINDS),
         *_pools(),
         *_schemes(),
     ]
@@ -83,7 +92,7 @@ def _methods() -> Iterator[Listed]:
         yield Listed("mixing method", name, method.line, method.reference, goes_with)
 
 
-def _others(group: str, choices: dict[str, Choice]) -> Iterator[Listed]:
+def _others(group: str, choices: Mapping[str, Choice]) -> Iterator[Listed]:
     for name, choice in choices.items():
         accepting = [m for m, method in METHODS.items() if name in (*method.mixup, *method.pairs)]
         yield Listed(group, name, choice.line, choice.reference, ", ".join(accepting))
@@ -92,7 +101,7 @@ def _others(group: str, choices: dict[str, Choice]) -> Iterator[Listed]:
 def _pools() -> Iterator[Listed]:
     for name, choice in POOLS.items():
         model = SimpleNamespace(features=lambda x: x, head=build_head(name, 2, 2))
-        goes_with = f"everything; feature mixup by {path_for('feature', model).name}"
+        goes_with = f"everything; feature mixup by {route_for('feature', model).name}"
         yield Listed("pooling head", name, choice.line, choice.reference, goes_with)
 
 
@@ -112,8 +121,8 @@ def entries() -> list[Entry]:
         Entry("mixing method", name, {"mixup_method": name, "loss": method.usual_loss})
         for name, method in METHODS.items()
     ]
-    found += [Entry("mixup type", name, {**mixed, "mixup": (name,)}) for name in MIXUPS]
-    found += [Entry("mixing pairs", name, {**mixed, "pairs": (name,)}) for name in PAIRS]
+    found += [Entry("mixup type", name, {**mixed, "mixup": (name,)}) for name in MIXUP_TYPES]
+    found += [Entry("mixing pairs", name, {**mixed, "pairs": (name,)}) for name in PAIR_KINDS]
     for name in POOLS:
         why = "it needs a transformer" if name == "cls" else None
         found.append(Entry("pooling head", name, {**clean, "pool": name}, why))

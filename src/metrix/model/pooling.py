@@ -10,13 +10,14 @@ gem and attention turn the positions into one vector; a `PoolLinear` over that s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
-from metrix.core.head import POOLINGS, PoolLinear, positions
-from metrix.errors import unknown_choice
-
-POOLS = (*POOLINGS, "gem", "cls", "attention")
+from metrix.core.choices import METRIX_PAPER, Choice, by_name, find
+from metrix.core.head import PoolLinear, positions
 
 
 class GeneralisedMean(nn.Module):
@@ -62,18 +63,57 @@ class AttentionPool(nn.Module):
         return torch.einsum("np,npc->nc", attention, x)
 
 
+@dataclass(frozen=True)
+class Pooling(Choice):
+    """A pooling head by name; `build(channels, dim)` makes it."""
+
+    build: Callable[[int, int], nn.Module]
+
+
+POOLS: dict[str, Pooling] = by_name(
+    Pooling(
+        "avg+max",
+        "average plus maximum over positions",
+        METRIX_PAPER,
+        lambda channels, dim: PoolLinear(channels, dim, pool="avg+max"),
+    ),
+    Pooling(
+        "avg",
+        "average over positions",
+        "Lin et al., ICLR 2014",
+        lambda channels, dim: PoolLinear(channels, dim, pool="avg"),
+    ),
+    Pooling(
+        "max",
+        "maximum over positions",
+        "Tolias et al., ICLR 2016",
+        lambda channels, dim: PoolLinear(channels, dim, pool="max"),
+    ),
+    Pooling(
+        "gem",
+        "generalised mean with a learnt exponent",
+        "Radenović et al., TPAMI 2018",
+        lambda channels, dim: nn.Sequential(GeneralisedMean(), PoolLinear(channels, dim, pool="avg")),
+    ),
+    Pooling(
+        "cls",
+        "the class token, of a transformer only",
+        "Dosovitskiy et al., ICLR 2021",
+        lambda channels, dim: PoolLinear(channels, dim, pool="avg"),  # the mean of one position is that position
+    ),
+    Pooling(
+        "attention",
+        "average weighted by a learnt query",
+        "Ilse et al., ICML 2018",
+        lambda channels, dim: nn.Sequential(AttentionPool(channels), PoolLinear(channels, dim, pool="avg")),
+    ),
+)
+
+
 def build_head(pool: str, channels: int, dim: int) -> nn.Module:
     """The head called `pool`, from `channels` to a unit embedding of `dim`.
 
     >>> build_head("gem", 8, 4)(torch.rand(2, 8, 7, 7)).shape
     torch.Size([2, 4])
     """
-    if pool in POOLINGS:
-        return PoolLinear(channels, dim, pool=pool)
-    if pool == "cls":
-        return PoolLinear(channels, dim, pool="avg")  # the mean of one position is that position
-    if pool == "gem":
-        return nn.Sequential(GeneralisedMean(), PoolLinear(channels, dim, pool="avg"))
-    if pool == "attention":
-        return nn.Sequential(AttentionPool(channels), PoolLinear(channels, dim, pool="avg"))
-    raise unknown_choice("pool", pool, POOLS)
+    return find("pool", pool, POOLS).build(channels, dim)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from metrix.train.config import Config
+from metrix.train.names import MIXUP_TYPES
 
 ROUNDS, SECONDS = 3, 20.0  # at least this many rounds, and at least this long
 CLASSES = 100  # classes with proxies, as on CUB200
@@ -86,7 +87,7 @@ def images_per_step(config: Config) -> float:
     batch, types = config.train.batch_size, config.mixing.mixup
     k = _first(config.mixing.hard_negatives) or 3
     mixed = k * max(1, config.train.per_class - 1) * batch
-    return batch + mixed * sum(kind == "input" for kind in types) / max(1, len(types))
+    return batch + mixed * sum(MIXUP_TYPES[name].mixes == "inputs" for name in types) / max(1, len(types))
 
 
 def _first(values: Sequence[int | None] | None) -> int | None:

@@ -14,12 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metrix import data, evaluate
+from metrix.core.choices import find
 from metrix.core.closed_form import Interpolated
 from metrix.core.factors import choose, draw
 from metrix.core.loss import Loss
-from metrix.core.mixup import MIXUP_TYPES, mixture_of_features, mixture_of_inputs
+from metrix.core.mixup import MIXUP_TYPES, MixtureOptions
+from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
-from metrix.errors import InvalidInput, check_integer, unknown_choice
+from metrix.core.split_model import SplitModel
+from metrix.errors import InvalidInput, check_integer
 from metrix.evaluate import Estimate, Positivity
 from metrix.runs.embedding import TrainedModel
 from metrix.runs.evaluation import Examples, examples_of_run
@@ -110,7 +113,7 @@ def utilization_of_run(
     streams = {}
     for name in chosen:
         draws = torch.Generator().manual_seed(seed)
-        if name == "embed":
+        if MIXUP_TYPES[name].mixes == "embeddings":
             streams[name] = mixed_embeddings(train, config, epochs, draws)
         else:
             streams[name] = mixed_by_model(model, name, epochs, draws, report)
@@ -135,8 +138,7 @@ def utilization_of_examples(
 
 def _mixups(given: tuple[str, ...], epochs: int) -> tuple[str, ...]:
     for name in given:
-        if name not in MIXUP_TYPES:
-            raise unknown_choice("mixup", name, MIXUP_TYPES)
+        find("mixup", name, MIXUP_TYPES)
     check_integer("epochs", epochs, least=1)
     return tuple(dict.fromkeys(given))
 
@@ -232,13 +234,15 @@ def batches_by_class(labels: Tensor, batch_size: int, per_class: int, draws: tor
 
 @torch.inference_mode()
 def mixed_by_network(
-    network: Any, mixup: str, images: Tensor, i: Tensor, j: Tensor, lam: Tensor
+    network: SplitModel, mixup: str, images: Tensor, i: Tensor, j: Tensor, lam: Tensor
 ) -> NDArray[np.float32]:
-    """Unit embeddings (pairs, d) of mixed images, or of images with mixed features (eq. mix-embed)."""
-    if mixup == "input":
-        mixture = mixture_of_inputs(network, images, BUDGET)
-    else:
-        mixture = mixture_of_features(network, network.features(images), BUDGET)
+    """Unit embeddings (pairs, d) of mixed images, or of images with mixed features or embeddings (eq. mix-embed)."""
+    mixup_type = find("mixup", mixup, MIXUP_TYPES)
+    source = images
+    if mixup_type.mixes != "inputs":
+        features = network.features(images)
+        source = features if mixup_type.mixes == "features" else network.head(features)
+    mixture = mixup_type.mixture(network, source, MixtureOptions(budget=BUDGET))
     if isinstance(mixture, Interpolated):
         v = F.normalize(torch.lerp(mixture.vectors[j], mixture.vectors[i], lam[:, None]), dim=1)
     else:
@@ -259,8 +263,9 @@ def pairs_of_batch(labels: Tensor, kind: str, draws: torch.Generator) -> tuple[T
         "pos": same & ~torch.eye(len(labels), dtype=torch.bool),
         "neg": ~same,
     }
-    left, right = (sets[name] for name in kind.split("-"))
-    anchors = left.any(1) & right.any(1)
+    pair_kind = find("pairs", kind, PAIR_KINDS)
+    left, right = sets[pair_kind.left], sets[pair_kind.right]
+    anchors = pair_kind.is_possible(sets["pos"].sum(1), sets["neg"].sum(1))
     i, j = (
         torch.multinomial(side[anchors].float(), 1, generator=draws)[:, 0]
         if bool(anchors.any())

@@ -18,7 +18,7 @@ from metrix.data.samplers import BatchSampler
 from metrix.errors import InvalidInput
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
-from metrix.train.names import LOSSES
+from metrix.train.names import LOSSES, MIXUP_TYPES
 
 if TYPE_CHECKING:
     from metrix.train.distributed import Team
@@ -83,7 +83,7 @@ def build_sampler(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -
     if train.sampler == "random":
         size = min(train.batch_size, len(part))
         return RandomSampler(len(part), size, seed=train.seed, rank=rank, world_size=world)
-    if train.per_class < 2 and LOSSES[config.loss.loss].pairs:
+    if train.per_class < 2 and LOSSES[config.loss.loss].needs_pairs:
         raise InvalidInput(
             f"per_class: expected at least 2 with loss {config.loss.loss!r}, whose positives are images of the same "
             f"class, got {train.per_class}; raise it, or choose a loss with proxies or centres"
@@ -217,7 +217,7 @@ class ActivationBatches(ImageBatches):
         team: Team | None = None,
     ) -> None:
         super().__init__(config, embedder, dataset, part, team)
-        if "input" in config.mixing.mixup:
+        if any(MIXUP_TYPES[name].mixes == "inputs" for name in config.mixing.mixup):
             raise InvalidInput(
                 f"mixup: expected feature or embed with views={config.model.views}, got {config.mixing.mixup}; "
                 "cached activations have no images to mix: choose another type, or leave views at 0"

@@ -8,16 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from metrix.core.metrix import Metrix
+from metrix.core.choices import find
 from metrix.core.objective import Clean, Objective
-from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
-from metrix.core.rivals.mochi import HARDEST
 from metrix.core.table1 import ProxyAnchor
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.errors import InvalidInput
 from metrix.model import Embedder
-from metrix.train.choices import METHODS
 from metrix.train.config import Config, LossChoice, Mixing
-from metrix.train.names import LOSSES
+from metrix.train.names import LOSSES, METHODS
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 
@@ -38,9 +35,7 @@ def build_embedder(config: Config) -> Embedder:
 
 def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:
     """The loss by name, with the parameters that were given; `generator` is for losses that draw."""
-    if choice.loss not in LOSSES:
-        raise unknown_choice("loss", choice.loss, LOSSES)
-    make = LOSSES[choice.loss].make
+    make = find("loss", choice.loss, LOSSES).make
     given = {k: v for k, v in choice.model_dump(exclude={"loss"}).items() if v is not None}
     accepted = set(inspect.signature(make).parameters)
     if make is ProxyAnchor and given.get("reduction") == "original":
@@ -60,7 +55,7 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
         objective: Objective = Clean(loss)
     else:
         check_mixing(mixing)
-        objective = _BUILDERS[mixing.mixup_method](mixing, loss, generator)
+        objective = METHODS[mixing.mixup_method].build(loss, mixing, generator)
     if train.memory is None:
         if train.memory_after > 0:
             raise InvalidInput(f"memory_after={train.memory_after} without memory: give memory, such as 8192, too")
@@ -89,46 +84,6 @@ def check_mixing(mixing: Mixing) -> None:
         raise InvalidInput(f"mixup={mixing.mixup} with mixup_method {name!r}: accepted is one mixup type")
     if name != "imix" and mixing.instance_temperature is not None:
         raise InvalidInput(f"instance_temperature with mixup_method {name!r}: only 'imix' has a loss over instances")
-
-
-def _metrix(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
-    return Metrix(
-        loss,
-        mixup=mixing.mixup,
-        pairs=mixing.pairs,
-        strength=mixing.strength,
-        alpha=mixing.alpha,
-        hard_negatives=mixing.hard_negatives,
-        lam_per=mixing.lam_per,
-        generator=generator,
-    )
-
-
-def _imix(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
-    return IMix(
-        loss,
-        mixup=mixing.mixup[0],
-        strength=mixing.strength,
-        alpha=mixing.alpha,
-        lam_per=mixing.lam_per,
-        temperature=mixing.instance_temperature,
-        generator=generator,
-    )
-
-
-def _mochi(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
-    given = mixing.hard_negatives or (HARDEST,)
-    k = given[0]
-    if len(given) != 1 or k is None:
-        raise InvalidInput(f"hard_negatives={given} with mixup_method 'mochi': accepted is one number")
-    return MoCHi(loss, mixing.pairs, k, mixing.alpha, mixing.lam_per, generator)
-
-
-def _proxy_synthesis(mixing: Mixing, loss: nn.Module, generator: torch.Generator) -> Objective:
-    return ProxySynthesis(loss, alpha=mixing.alpha, lam_per=mixing.lam_per, generator=generator)
-
-
-_BUILDERS = {"metrix": _metrix, "imix": _imix, "mochi": _mochi, "proxy-synthesis": _proxy_synthesis}
 
 
 def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.AdamW:

@@ -14,23 +14,30 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metrix.errors import InvalidInput, unknown_choice
-from metrix.train.choices import METHODS, MIXUPS, PAIRS, POOLS, SCHEMES, Choice
 
 
-def _known(what: str, names: Mapping[str, Choice]) -> AfterValidator:
+def _table(name: str) -> Mapping[str, Any]:
+    """A table of `metrix.train.names`, which imports torch: only a given value needs it, `--help` does not."""
+    from metrix.train import names
+
+    table: Mapping[str, Any] = getattr(names, name)
+    return table
+
+
+def _known(what: str, table: str) -> AfterValidator:
     def check(name: str) -> str:
-        if name not in names:
-            raise unknown_choice(what, name, names)
+        if name not in _table(table):
+            raise unknown_choice(what, name, _table(table))
         return name
 
     return AfterValidator(check)
 
 
-MixupName = Annotated[str, _known("mixup", MIXUPS)]
-PairsName = Annotated[str, _known("pairs", PAIRS)]
-PoolName = Annotated[str, _known("pool", POOLS)]
-SchemeName = Annotated[str, _known("scheme", SCHEMES)]
-MethodName = Annotated[str, _known("mixup_method", METHODS)]
+MixupName = Annotated[str, _known("mixup", "MIXUP_TYPES")]
+PairsName = Annotated[str, _known("pairs", "PAIR_KINDS")]
+PoolName = Annotated[str, _known("pool", "POOLS")]
+SchemeName = Annotated[str, _known("scheme", "SCHEMES")]
+MethodName = Annotated[str, _known("mixup_method", "METHODS")]
 
 
 class Section(BaseModel):
@@ -60,7 +67,9 @@ class Model(Section):
 
     backbone: str = Field("resnet50", description="a name of timm, efficientnet_lite0|1|2 or glyphs-cnn")
     dim: int = Field(512, ge=1, description="length of the embedding")
-    pool: PoolName = Field("avg+max", description=f"pooling of the head: {', '.join(POOLS)}")
+    pool: PoolName = Field(
+        "avg+max", description="pooling of the head, such as avg+max, gem or attention; metrix methods lists all"
+    )
     weights: str | None = Field(None, description="pretrained, or a file (.safetensors, .pth); random by default")
     freeze_to: str | None = Field(None, description="last frozen stage of the backbone, or all")
     frozen_bn: bool = Field(False, description="batch norm keeps its statistics in training")
@@ -88,9 +97,11 @@ class LossChoice(Section):
 class Mixing(Section):
     """Mixup; keys left out have the defaults of the mixing method."""
 
-    mixup_method: MethodName = Field("metrix", description=f"how to mix: {', '.join(METHODS)}")
+    mixup_method: MethodName = Field(
+        "metrix", description="how to mix: metrix, imix, mochi, proxy-synthesis; metrix methods says more"
+    )
     mixup: tuple[MixupName, ...] = Field(
-        ("feature",), description="input, feature, embed, several of them, or none; losses that take no mixup need none"
+        ("feature",), description="input, feature, embed …, several, or none; losses that take no mixup need none"
     )
     pairs: tuple[PairsName, ...] = Field(
         ("pos-neg", "anc-neg"), description="kinds of mixing pairs; one is drawn in each step"
@@ -111,7 +122,7 @@ class Mixing(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_method(cls, given: Any) -> Any:
-        method = METHODS.get(given.get("mixup_method", "metrix")) if isinstance(given, dict) else None
+        method = _table("METHODS").get(given.get("mixup_method", "metrix")) if isinstance(given, dict) else None
         return given if method is None else {**method.defaults, **given}
 
     def describe(self) -> str:
@@ -179,11 +190,11 @@ class Training(Section):
 class Config(Section):
     """All keys of a run, in sections."""
 
-    data: Data = Data()
-    model: Model = Model()
-    loss: LossChoice = LossChoice()
-    mixing: Mixing = Mixing()
-    train: Training = Training()
+    data: Data = Field(default_factory=Data)
+    model: Model = Field(default_factory=Model)
+    loss: LossChoice = Field(default_factory=LossChoice)
+    mixing: Mixing = Field(default_factory=Mixing)
+    train: Training = Field(default_factory=Training)
 
     def to_yaml(self) -> str:
         """The whole configuration, defaults included, as YAML."""
@@ -258,7 +269,7 @@ def parse_config(nested: dict[str, Any]) -> Config:
 def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
     """Replace a scheme given as the loss by that scheme, with its authors' loss."""
     name = nested.get("loss", {}).get("loss")
-    if name not in SCHEMES or name == "none":
+    if name not in _table("SCHEMES") or name == "none":
         return nested
     return {
         **nested,
@@ -268,9 +279,7 @@ def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_mixup(nested: dict[str, Any]) -> bool:
-    from metrix.train.names import LOSSES
-
-    entry = LOSSES.get(str(nested.get("loss", {}).get("loss", LossChoice().loss)))
+    entry = _table("LOSSES").get(str(nested.get("loss", {}).get("loss", LossChoice().loss)))
     return entry is None or entry.takes_mixup
 
 

@@ -14,5 +14,32 @@ from metrix.core.baselines.epshn import EPSHN
 from metrix.core.baselines.margin import Margin
 from metrix.core.baselines.soft_triple import SoftTriple
 from metrix.core.baselines.triplet import Triplet
+from metrix.core.choices import by_name
+from metrix.core.loss import LossEntry
 
 __all__ = ["EPSHN", "Margin", "SoftTriple", "Triplet"]
+
+BASELINES: dict[str, LossEntry] = by_name(
+    LossEntry("triplet", "a hinge on triplets with semi-hard negatives", "Schroff et al., CVPR 2015", Triplet),
+    LossEntry(
+        "margin",
+        "hinges on both sides of a learnt boundary, negatives drawn by distance",
+        "Wu et al., ICCV 2017",
+        Margin,
+        own_lr=5e-4,
+    ),
+    LossEntry(
+        "epshn",
+        "the easiest positive against a semi-hard negative in a softmax",
+        "Xuan et al., WACV 2020",
+        EPSHN,
+    ),
+    LossEntry(
+        "soft-triple",
+        "cross entropy over classes with several learnt centres each",
+        "Qian et al., ICCV 2019",
+        SoftTriple,
+        own_lr=1e-2,
+        needs_pairs=False,
+    ),
+)

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from metrix.core.compute.recompute import keep_running_statistics
-from metrix.core.mixup import check_model
+from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.errors import MetrixWarning, check_integer
 
 
@@ -41,10 +41,9 @@ class MicroBatched(nn.Module):
     piece, as it does when gradients are accumulated; it is said once.
     """
 
-    def __init__(self, model: Any, micro_batch: int) -> None:
+    def __init__(self, model: AnyModel, micro_batch: int) -> None:
         super().__init__()
-        check_model(model)
-        self.model, self.micro_batch = model, check_integer("micro_batch", micro_batch, least=1)
+        self.model, self.micro_batch = check_model(model), check_integer("micro_batch", micro_batch, least=1)
         self._warned = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,7 +55,7 @@ class MicroBatched(nn.Module):
         return self._in_pieces(self.model.features, x)
 
     @property
-    def head(self) -> Any:
+    def head(self) -> Callable[[Tensor], Tensor]:
         """The head of the model."""
         return self.model.head
 
@@ -113,12 +112,12 @@ class _Again(AbstractContextManager[None]):
         self.context.__exit__(*error)
 
 
-def whole(model: Any) -> Any:
-    """The model without its micro-batches: mixed examples have a budget of their own."""
+def without_micro_batches(model: SplitModel) -> SplitModel:
+    """The model that a `MicroBatched` wraps, or the model itself: mixed examples have a memory budget of their own."""
     return model.model if isinstance(model, MicroBatched) else model
 
 
-def embedded(model: Any, inputs: Tensor, keep_features: bool) -> tuple[Tensor | None, Tensor]:
+def embed(model: SplitModel, inputs: Tensor, keep_features: bool) -> tuple[Tensor | None, Tensor]:
     """Features and embeddings of a batch; features may be None where they need not be kept."""
     if not isinstance(model, MicroBatched):
         features = model.features(inputs)

@@ -17,6 +17,13 @@ from torch.utils.checkpoint import checkpoint
 
 from metrix.core.distributed.ranks import ALONE
 
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def interpolate(left: Tensor, right: Tensor, lam: Tensor) -> Tensor:
+    """mix_λ of eq. mixing: λ x + (1-λ) x' of tensors (pairs, …), with one λ for each pair (pairs,)."""
+    return torch.lerp(right, left, lam.view(-1, *[1] * (left.ndim - 1)))
+
 
 def in_chunks(
     embed: Callable[[Tensor], Tensor],
@@ -26,13 +33,25 @@ def in_chunks(
     lam: Tensor,
     budget: int,
     module: nn.Module | None = None,
+    mix: Mix = interpolate,
 ) -> Tensor:
-    """embed(mix_λ(x_i, x_j)) for each pair (i, j): (pairs, d)."""
+    """embed(mix_λ(x_i, x_j)) for each pair (i, j).
+
+    Args:
+        embed: the network or head, from mixed examples to embeddings.
+        x: examples or their features (n, …).
+        i, j, lam: the pairs and their λ, each (pairs,).
+        budget: bytes that activations may take at a time.
+        module: whose batch norms keep their running statistics.
+        mix: how two examples are mixed.
+
+    Returns:
+        Embeddings (pairs, d).
+    """
 
     def mixed(i: Tensor, j: Tensor, lam: Tensor) -> Tensor:
-        share = lam.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         with keep_running_statistics(module):
-            return embed(torch.lerp(x[j], x[i], share))
+            return embed(mix(x[i], x[j], lam.to(x.dtype)))
 
     if len(i) == 0:  # a process without anchors of its own
         return mixed(i, j, lam)

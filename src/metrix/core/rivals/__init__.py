@@ -5,8 +5,12 @@ MoCHi            synthetic negatives of clean anchors
 ProxySynthesis   synthetic classes: embeddings and proxies mixed alike
 """
 
-from metrix.core.rivals.imix import IMix
-from metrix.core.rivals.mochi import MoCHi
-from metrix.core.rivals.proxy_synthesis import ProxySynthesis
+from metrix.core.choices import by_name
+from metrix.core.objective import Method
+from metrix.core.rivals.imix import IMIX, IMix
+from metrix.core.rivals.mochi import MOCHI, MoCHi
+from metrix.core.rivals.proxy_synthesis import PROXY_SYNTHESIS, ProxySynthesis
 
-__all__ = ["IMix", "MoCHi", "ProxySynthesis"]
+RIVALS: dict[str, Method] = by_name(IMIX, MOCHI, PROXY_SYNTHESIS)
+
+__all__ = ["RIVALS", "IMix", "MoCHi", "ProxySynthesis"]

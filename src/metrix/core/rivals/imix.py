@@ -14,23 +14,23 @@ classmates are left out, or share the label of their class. Without classmates b
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from metrix.core.choices import find
 from metrix.core.closed_form import Interpolated
 from metrix.core.compute.blocks import is_held, rows_in_block
-from metrix.core.compute.micro_batches import embedded, whole
+from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.compute.stream import streamed
 from metrix.core.distributed.ranks import Gathering
 from metrix.core.generic import Totals, weights
 from metrix.core.loss import Loss
 from metrix.core.mixed import Mixture
-from metrix.core.mixup import MIXUP_TYPES, check_model, mixture, path_for
-from metrix.core.objective import Objective, StepOutput
+from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
+from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
 from metrix.core.rivals.base import Drawing, pair_loss, partners
 from metrix.core.sets import Sets
+from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.validation import unit
 from metrix.errors import InvalidInput, unknown_choice
 
@@ -67,8 +67,7 @@ class IMix(Objective):
     ) -> None:
         super().__init__()
         self.loss: Loss = pair_loss(loss, "IMix")
-        if mixup not in MIXUP_TYPES:
-            raise unknown_choice("mixup", mixup, MIXUP_TYPES)
+        find("mixup", mixup, MIXUP_TYPES)
         if targets not in TARGETS:
             raise unknown_choice("targets", targets, TARGETS)
         if not strength >= 0:
@@ -85,21 +84,28 @@ class IMix(Objective):
         """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
-        if self.mixup != "embed":
+        if MIXUP_TYPES[self.mixup].mixes != "embeddings":
             raise InvalidInput(
                 f"mixup={self.mixup!r} needs the model: call objective.step(model, inputs, labels), or choose "
                 "mixup='embed', which needs only embeddings"
             )
-        batch = self.gathered(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-            clean, _ = self.loss.clean(sets)
-            return clean + self.strength * self.mixed(Interpolated(sets.examples), sets, batch.labels)[0]
+        return self._step(None, None, None, embeddings, labels).loss
 
-    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> StepOutput:
+    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step with a model that has `features(x)` and `head(z)`."""
-        check_model(model)
-        features, embeddings = embedded(model, inputs, self.mixup == "feature")
+        split = check_model(model)
+        features, embeddings = embed(split, inputs, keep_features=MIXUP_TYPES[self.mixup].mixes == "features")
+        return self._step(without_micro_batches(split), inputs, features, embeddings, labels)
+
+    def _step(
+        self,
+        model: SplitModel | None,
+        inputs: Tensor | None,
+        features: Tensor | None,
+        embeddings: Tensor,
+        labels: Tensor,
+    ) -> StepOutput:
+        """The clean loss, then the loss of mixed anchors."""
         batch = self.gathered(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
@@ -107,9 +113,12 @@ class IMix(Objective):
         mixed, left_out_mixed = torch.zeros_like(clean), 0
         if self.strength > 0:
             gather = Gathering(batch.division)  # partners are drawn from all of the batch
-            of = mixture(self.mixup, whole(model), inputs, features, sets.examples, True, self.memory_budget, gather)
+            mixup = MIXUP_TYPES[self.mixup]
+            source = {"inputs": inputs, "features": features, "embeddings": sets.examples}[mixup.mixes]
+            assert source is not None, "inputs are given, and features kept, where they are mixed"
+            mixture = mixup.mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
             with torch.autocast(embeddings.device.type, enabled=False):
-                mixed, left_out_mixed = self.mixed(of, sets, batch.labels)
+                mixed, left_out_mixed = self.mixed(mixture, sets, batch.labels)
             mixed = gather.tied(mixed)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, self.mixup, "anc-neg", left_out, left_out_mixed)
@@ -162,11 +171,11 @@ class IMix(Objective):
         count = torch.tensor(len(i), device=i.device)
         return Totals(-(lam * z[row, i] + (1.0 - lam) * z[row, j]).sum().reshape(1), count.reshape(1), count)
 
-    def explain(self, model: Any = None) -> str:
+    def explain(self, model: AnyModel | None = None) -> str:
         """How mixed anchors are computed with this model."""
-        path = path_for(self.mixup, model)
+        route = route_for(self.mixup, model)
         form = "the loss's own form" if self.temperature is None else f"cross-entropy, T = {self.temperature:g}"
-        return f"i-Mix: each example mixed with one negative, {self.mixup} mixup, {path.name}; {form}."
+        return f"i-Mix: each example mixed with one negative, {self.mixup} mixup, {route.name}; {form}."
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -182,3 +191,32 @@ def _normalised(V: Tensor, scale: Tensor) -> Tensor:
     squared = V.square().sum(1, keepdim=True)
     vanishes = squared <= 4.0 * torch.finfo(V.dtype).eps * scale
     return V * torch.where(vanishes, 0.0, torch.rsqrt(torch.where(vanishes, 1.0, squared)))
+
+
+def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> IMix:
+    return IMix(
+        loss,
+        mixup=settings.mixup[0],
+        strength=settings.strength,
+        alpha=settings.alpha,
+        lam_per=settings.lam_per,
+        temperature=settings.instance_temperature,
+        generator=generator,
+    )
+
+
+IMIX = Method(
+    "imix",
+    "mixed anchors against the clean batch, labels interpolated over instances",
+    "Lee et al., ICLR 2021",
+    build=_build,
+    losses="pairs",
+    mixup=tuple(MIXUP_TYPES),
+    pairs=("anc-neg",),
+    usual_loss="contrastive",
+    defaults={"mixup": ("input",), "pairs": ("anc-neg",), "strength": 0.4, "alpha": 1.0},
+    fixed={
+        "pairs": "an anchor is mixed with one negative",
+        "hard_negatives": "the negative is drawn from all of them",
+    },
+)

@@ -15,7 +15,6 @@ left side of each product alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +23,13 @@ from metrix.core.closed_form import inverse_norms, mixed_similarity
 from metrix.core.compute.stream import streamed
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
-from metrix.core.objective import EmbeddingObjective, Parts
-from metrix.core.pairs import MixingPairs, mixing_pairs, rows_of
+from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
+from metrix.core.pairs import PAIR_KINDS, MixingPairs, mixing_pairs, rows_of
 from metrix.core.rivals.base import Drawing, pair_loss
 from metrix.core.sets import Sets
+from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
-from metrix.errors import check_integer, unknown_choice
+from metrix.errors import InvalidInput, check_integer, unknown_choice
 
 KINDS = ("neg-neg", "anc-neg")
 HARDEST = 100  # negatives of an anchor that are mixed in the paper's comparison
@@ -83,7 +83,7 @@ class MoCHi(EmbeddingObjective):
         if "anc-neg" in factors:
             factors["anc-neg"] = factors["anc-neg"] / 2
         norms = {kind: inverse_norms(fixed, lam) for kind, lam in factors.items()}
-        widest = "neg-neg" if "neg-neg" in factors else "anc-neg"
+        widest = PAIR_KINDS["neg-neg" if "neg-neg" in factors else "anc-neg"]
         mixing = list(mixing_pairs(widest, sets, self.hard_negatives, fixed))
         without = sets.negative.sum(1) == 0  # anchors that have nothing to mix
         blocks: list[MixingPairs | Tensor] = [*mixing, *([without.nonzero().flatten()] if bool(without.any()) else [])]
@@ -96,7 +96,8 @@ class MoCHi(EmbeddingObjective):
             S, pos, neg = [rows_of(G, rows)], [rows_of(positive, rows)], [rows_of(negative, rows)]
             if not isinstance(block, Tensor):
                 for kind, lam in factors.items():
-                    pairs = MixingPairs(rows, block.left if kind == "neg-neg" else None, block.right, kind)
+                    of_kind = PAIR_KINDS[kind]
+                    pairs = MixingPairs(rows, None if of_kind.with_anchor else block.left, block.right, of_kind)
                     left = pairs.of_left(one_sided, one_sided.diagonal())
                     synthetic = mixed_similarity(
                         left, pairs.of_right(one_sided), pairs.of_pair(lam), pairs.of_pair(norms[kind])
@@ -108,7 +109,7 @@ class MoCHi(EmbeddingObjective):
 
         return streamed(block_totals, blocks, [G, x @ x.detach().T], self.loss.learnable())
 
-    def explain(self, model: Any = None) -> str:
+    def explain(self, model: AnyModel | None = None) -> str:
         """How synthetic negatives are computed: no model is needed."""
         return (
             f"MoCHi: {self.kinds} negatives of the {self.hard_negatives} hardest of each anchor, closed form. "
@@ -118,3 +119,25 @@ class MoCHi(EmbeddingObjective):
     def extra_repr(self) -> str:
         """The settings."""
         return f"pairs={self.pairs}, hard_negatives={self.hard_negatives}"
+
+
+def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> MoCHi:
+    given = settings.hard_negatives or (HARDEST,)
+    k = given[0]
+    if len(given) != 1 or k is None:
+        raise InvalidInput(f"hard_negatives with mixup_method 'mochi': expected one number, got {given}")
+    return MoCHi(loss, settings.pairs, k, settings.alpha, settings.lam_per, generator)
+
+
+MOCHI = Method(
+    "mochi",
+    "synthetic negatives mixed from the hardest ones, without gradient",
+    "Kalantidis et al., NeurIPS 2020",
+    build=_build,
+    losses="pairs",
+    mixup=("embed",),
+    pairs=KINDS,
+    usual_loss="contrastive",
+    defaults={"mixup": ("embed",), "pairs": KINDS, "strength": 1.0, "alpha": 1.0},
+    fixed={"strength": ONE_LOSS},
+)

@@ -14,16 +14,15 @@ partner is drawn among the examples of other classes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from metrix.core.closed_form import inverse_norms, mixed_similarity
 from metrix.core.generic import Weights
 from metrix.core.loss import ProxyLoss
-from metrix.core.objective import EmbeddingObjective, Parts
+from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
 from metrix.core.rivals.base import Drawing, partners, proxy_loss
+from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
 from metrix.errors import InvalidInput
 
@@ -89,7 +88,7 @@ class ProxySynthesis(EmbeddingObjective):
         value, left_out = self.loss.conclude(totals, len(S), sets.anchors, sets.candidates)
         return Parts(value, clean, left_out)
 
-    def explain(self, model: Any = None) -> str:
+    def explain(self, model: AnyModel | None = None) -> str:
         """How synthetic classes are computed: no model is needed."""
         return "Proxy Synthesis: one synthetic class for each example, from embeddings and proxies, closed form."
 
@@ -104,3 +103,31 @@ def _extended(S: Tensor, vectors: Tensor, i: Tensor, j: Tensor, lam: Tensor) -> 
     norms = inverse_norms(products, lam).unsqueeze(1)
     mixed = mixed_similarity(S.index_select(0, i), S.index_select(0, j), lam.unsqueeze(1), norms)
     return torch.cat([S, mixed])
+
+
+def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> ProxySynthesis:
+    return ProxySynthesis(loss, alpha=settings.alpha, lam_per=settings.lam_per, generator=generator)
+
+
+PROXY_SYNTHESIS = Method(
+    "proxy-synthesis",
+    "embeddings and proxies of two classes mixed into new classes",
+    "Gu et al., AAAI 2021",
+    build=_build,
+    losses="proxies",
+    mixup=("embed",),
+    pairs=("pos-neg", "neg-neg"),
+    usual_loss="proxy-anchor",
+    defaults={
+        "mixup": ("embed",),
+        "pairs": ("pos-neg", "neg-neg"),
+        "strength": 1.0,
+        "alpha": 0.4,
+        "lam_per": "batch",
+    },
+    fixed={
+        "strength": ONE_LOSS,
+        "pairs": "which pairs occur follows from the classes that are mixed",
+        "hard_negatives": "the partner is drawn from all examples of other classes",
+    },
+)
