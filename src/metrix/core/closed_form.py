@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.compute.blocks import is_held
-from metrix.core.compute.stream import streamed
+from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights, weights
 from metrix.core.loss import Loss
@@ -61,9 +61,9 @@ class Interpolated:
     unit: bool = True
     normalise: bool = True
 
-    def squared_norms(self) -> list[Tensor]:
-        """⟨u, u⟩ where it matters and is not 1: one tensor (n,), or none."""
-        return [] if self.unit or not self.normalise else [self.vectors.square().sum(1)]
+    def squared_norms(self) -> Tensor | None:
+        """⟨u, u⟩ (n,), or None where it is 1 or not needed."""
+        return None if self.unit or not self.normalise else self.vectors.square().sum(1)
 
 
 def interpolated_totals(
@@ -89,22 +89,20 @@ def _held_totals(
     if not blocks:
         return None
     A = sets.similarity if u is sets.candidates else sets.anchors @ u.T  # (anchors, n)  ⟨a, u⟩
-    own: list[Tensor] = []  # ⟨a, u_a⟩, 1 for unit vectors
-    norms: list[Tensor] = []
-    if with_anchor and not mixture.unit:
-        own = [A.diagonal(sets.start)]
+    own = A.diagonal(sets.start) if with_anchor and not mixture.unit else None  # ⟨a, u_a⟩, 1 for unit vectors
+    norms = None
     if mixture.normalise:
         products = A if mixture.unit and (with_anchor or sets.anchors is u) else gram(u)
         squares = None if mixture.unit else products.diagonal()
         left = squares
         if with_anchor and sets.share is not None and squares is not None:
             products, left = products[sets.share.rows], squares[sets.share.rows]
-        norms = [inverse_norms(products, lam, left, squares)]
+        norms = inverse_norms(products, lam, left, squares)
 
-    def block_totals(block: MixingPairs, A: Tensor, *rest: Tensor) -> Totals:
-        return _totals(loss, block, block, A, rest[0] if own else None, rest[-1] if norms else None, lam)
+    def block_totals(block: MixingPairs, A: Tensor, own: Tensor | None, norms: Tensor | None) -> Totals:
+        return _totals(loss, block, block, A, own, norms, lam)
 
-    return streamed(block_totals, blocks, [A, *own, *norms], loss.learnable())
+    return sum_over_blocks(block_totals, blocks, [A, own, norms], loss.learnable())
 
 
 def _streamed_totals(
@@ -116,16 +114,20 @@ def _streamed_totals(
     if not blocks:
         return None
     among = sets.own if mixture.vectors is sets.candidates else None  # which vectors the anchors are
-    squares = mixture.squared_norms()
-    fixed = [x.detach() for x in sets.tensors]
+    fixed_anchors, fixed_candidates = (None if x is None else x.detach() for x in sets.tensors)
+    assert fixed_candidates is not None
 
-    def block_totals(rows: Tensor, u: Tensor, *rest: Tensor) -> Totals:
-        part = sets.part(rows, *fixed)
+    def block_totals(rows: Tensor, u: Tensor, all_anchors: Tensor | None, squares: Tensor | None) -> Totals:
+        part = sets.part(rows, fixed_anchors, fixed_candidates)
         (block,) = mixing_pairs(kind, part, hardest, None if hardest is None else part.similarity)
         lefts, pairs = (rows + sets.start, block) if with_anchor else _with_rows_of_its_own(block, n)
+        own = None
         if among is None:
-            anchors = rest[0].index_select(0, rows)
+            assert all_anchors is not None
+            anchors = all_anchors.index_select(0, rows)
             A = anchors @ u.T  # (rows, n)
+            if with_anchor and not mixture.unit:
+                own = (anchors * u[lefts]).sum(1)
             products = A if with_anchor and mixture.unit else rows_of_gram(u, lefts)  # (lefts, n)
         elif with_anchor:
             A = products = rows_of_gram(u, among[rows])
@@ -133,15 +135,13 @@ def _streamed_totals(
             both, place = torch.unique(torch.cat([among[rows], lefts]), return_inverse=True)
             A, products = torch.split(rows_of_gram(u, both)[place], [len(rows), len(lefts)])
         lam = rows_of_lam(lefts)
-        own = (anchors * u[lefts]).sum(1) if with_anchor and not mixture.unit else None
         norm = None
         if mixture.normalise:
-            left, right = (rest[-1][lefts], rest[-1]) if squares else (None, None)
-            norm = inverse_norms(products, lam, left, right)
+            norm = inverse_norms(products, lam, None if squares is None else squares[lefts], squares)
         return _totals(loss, block, pairs, A, own, norm, lam)
 
-    tensors = [mixture.vectors, *([] if among is not None else [sets.anchors]), *squares]
-    return streamed(block_totals, blocks, tensors, loss.learnable())
+    tensors = [mixture.vectors, sets.anchors if among is None else None, mixture.squared_norms()]
+    return sum_over_blocks(block_totals, blocks, tensors, loss.learnable())
 
 
 def _with_rows_of_its_own(block: MixingPairs, n: int) -> tuple[Tensor, MixingPairs]:

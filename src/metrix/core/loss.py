@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import Choice
-from metrix.core.compute.stream import streamed
+from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
 from metrix.core.generic import (
@@ -62,13 +62,13 @@ class Loss(nn.Module):
     def clean(self, sets: Sets) -> tuple[Tensor, int]:
         """The clean loss, and how many anchors were left out as undefined."""
 
-        def totals(rows: Tensor | None, *tensors: Tensor) -> Totals:
-            part = sets.part(rows, *tensors)
+        def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
+            part = sets.part(rows, anchors, candidates)
             S = part.similarity
             negative = part.positive | part.negative if self.row.include_positive else part.negative
             return self.reduce(self.row, S, Weights(part.positive.to(S.dtype), negative.to(S.dtype)))
 
-        found = streamed(totals, sets.blocks(), sets.tensors, self.learnable())
+        found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
         return self.conclude(found, len(sets.anchors), sets.anchors, sets.candidates, ranks=sets.ranks)
 
     def learnable(self) -> list[Tensor]:
@@ -81,10 +81,10 @@ class Loss(nn.Module):
         Of a batch gathered from several processes, `division` says which anchors are this one's.
         """
         labels = class_labels(labels, len(embeddings))
-        numbers, share = torch.arange(len(labels), device=labels.device), division.of_examples()
+        share = division.of_examples()
         if share is None:
-            return Sets(embeddings, embeddings, labels, labels, numbers, embeddings, labels)
-        anchors, own = embeddings[share.rows], numbers[share.rows]
+            return Sets.of_examples(embeddings, labels)
+        anchors, own = embeddings[share.rows], torch.arange(len(labels), device=labels.device)[share.rows]
         return Sets(anchors, embeddings, labels[own], labels, own, embeddings, labels, share, division.ranks)
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:

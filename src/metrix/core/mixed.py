@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.closed_form import Interpolated, interpolated_totals, pair_totals
-from metrix.core.compute.stream import streamed
+from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.factors import Factors
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
@@ -95,7 +95,7 @@ def _embedded_totals(
         S = (anchors[block.rows] @ V.T).gather(1, which.flatten(1)).view(which.shape)
         return pair_totals(loss, block, S, block.of_pair(lam))
 
-    return streamed(block_totals, blocks, [sets.anchors, V], loss.learnable())
+    return sum_over_blocks(block_totals, blocks, [sets.anchors, V], loss.learnable())
 
 
 def _mixed_anchors(

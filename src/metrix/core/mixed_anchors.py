@@ -13,7 +13,7 @@ from torch import Tensor
 
 from metrix.core.closed_form import Interpolated, inverse_norms, mixed_similarity
 from metrix.core.compute.blocks import is_held, rows_in_block
-from metrix.core.compute.stream import streamed
+from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.factors import Factors, RowsOfFactors
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
@@ -59,28 +59,28 @@ def _embedded_totals(loss: Loss, embed: Embed, sets: Sets, labels: Tensor, lam: 
     def block_totals(block: Tensor, V: Tensor, proxies: Tensor) -> Totals:
         return _totals(loss, V[block] @ proxies.T, labels[i[block]], labels[j[block]], lam[block])
 
-    return streamed(block_totals, _numbers(i, sets), [V, sets.candidates], loss.learnable())
+    return sum_over_blocks(block_totals, _numbers(i, sets), [V, sets.candidates], loss.learnable())
 
 
 def _held_totals(
     loss: Loss, mixture: Interpolated, sets: Sets, labels: Tensor, lam: Tensor, i: Tensor, j: Tensor
 ) -> Totals:
     u = mixture.vectors
-    norms: list[Tensor] = []
+    norms = None
     if mixture.normalise:
         products = gram(u)
         squares = None if mixture.unit else products.diagonal()
-        norms = [inverse_norms(products, lam, squares, squares)]
+        norms = inverse_norms(products, lam, squares, squares)
 
-    def block_totals(block: Tensor, B: Tensor, *norms: Tensor) -> Totals:
+    def block_totals(block: Tensor, B: Tensor, norms: Tensor | None) -> Totals:
         left, right = i[block], j[block]
         factors = lam[left, right]
-        norm = norms[0][left, right].unsqueeze(1) if norms else None
+        norm = None if norms is None else norms[left, right].unsqueeze(1)
         S = mixed_similarity(B.index_select(0, left), B.index_select(0, right), factors.unsqueeze(1), norm)
         return _totals(loss, S, labels[left], labels[right], factors)
 
     B = sets.similarity if u is sets.anchors else u @ sets.candidates.T  # (n, classes)
-    return streamed(block_totals, _numbers(i, sets), [B, *norms], loss.learnable())
+    return sum_over_blocks(block_totals, _numbers(i, sets), [B, norms], loss.learnable())
 
 
 def _streamed_totals(
@@ -88,23 +88,23 @@ def _streamed_totals(
 ) -> Totals:
     fixed = sets.examples.detach()
 
-    def tile_totals(tile: Tile, u: Tensor, proxies: Tensor, *squares: Tensor) -> Totals:
+    def tile_totals(tile: Tile, u: Tensor, proxies: Tensor, squares: Tensor | None) -> Totals:
         lefts, rights = tile
         i, j = _pairs(labels[lefts], labels[rights], fixed[lefts], fixed[rights], hardest)
         lam = rows_of_lam(lefts)[:, rights]
         norm = None
         if mixture.normalise:
-            left, right = (squares[0][lefts], squares[0][rights]) if squares else (None, None)
+            left, right = (None, None) if squares is None else (squares[lefts], squares[rights])
             norm = inverse_norms(u[lefts] @ u[rights].T, lam, left, right)[i, j].unsqueeze(1)
         B_left, B_right = u[lefts] @ proxies.T, u[rights] @ proxies.T
         S = mixed_similarity(B_left.index_select(0, i), B_right.index_select(0, j), lam[i, j].unsqueeze(1), norm)
         return _totals(loss, S, labels[lefts][i], labels[rights][j], lam[i, j])
 
-    tensors = [mixture.vectors, sets.candidates, *mixture.squared_norms()]
+    tensors = [mixture.vectors, sets.candidates, mixture.squared_norms()]
     numbers = torch.arange(len(labels), device=fixed.device)
     lefts = numbers[sets.start : sets.start + len(sets.anchors)]
     tiles = list(_tiles(lefts, numbers, len(sets.candidates), hardest))
-    return streamed(tile_totals, tiles, tensors, loss.learnable())
+    return sum_over_blocks(tile_totals, tiles, tensors, loss.learnable())
 
 
 def _totals(loss: Loss, S: Tensor, y_left: Tensor, y_right: Tensor, lam: Tensor) -> Totals:

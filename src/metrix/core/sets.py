@@ -36,6 +36,17 @@ class Sets:
     ranks: Ranks = ALONE  # the processes whose anchors the loss is averaged over
     picked: bool = False  # whether anchors were picked from candidates as they now are
 
+    @classmethod
+    def of_examples(cls, embeddings: Tensor, labels: Tensor) -> Sets:
+        """Every example of a batch is an anchor, and all others are its candidates.
+
+        >>> sets = Sets.of_examples(torch.eye(3), torch.tensor([0, 0, 1]))
+        >>> sets.positive.tolist()
+        [[False, True, False], [True, False, False], [False, False, False]]
+        """
+        numbers = torch.arange(len(labels), device=labels.device)
+        return cls(embeddings, embeddings, labels, labels, numbers, embeddings, labels)
+
     @property
     def start(self) -> int:
         """Which of all anchors the first one is."""
@@ -71,9 +82,9 @@ class Sets:
         return self.anchors @ self.candidates.T
 
     @property
-    def tensors(self) -> list[Tensor]:
-        """Anchors and candidates; candidates alone if anchors are among them."""
-        return [self.candidates] if self.own is not None else [self.anchors, self.candidates]
+    def tensors(self) -> tuple[Tensor | None, Tensor]:
+        """Anchors, or None if they are among the candidates, and candidates: what `part` takes."""
+        return (self.anchors if self.own is None else None), self.candidates
 
     def blocks(self) -> Sequence[Tensor | None]:
         """Anchors in blocks, by number; None stands for all of them, where their matrix is held."""
@@ -83,14 +94,18 @@ class Sets:
         numbers = torch.arange(anchors, device=self.anchors.device)
         return torch.split(numbers, rows_in_block(candidates))
 
-    def part(self, rows: Tensor | None, *tensors: Tensor) -> Sets:
-        """Some anchors with all candidates.
+    def part(self, rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Sets:
+        """Some anchors, by number, with all candidates; None stands for all anchors.
 
-        `tensors` stand for anchors and candidates, or for candidates alone, from which anchors are then picked.
+        `anchors` and `candidates` stand for those of the sets; without `anchors`, they are picked from `candidates`.
         """
         if rows is None:
             return self
-        own, picked = None if self.own is None else self.own[rows], len(tensors) == 1
-        anchors = tensors[0].index_select(0, own if picked and own is not None else rows)
+        own, picked = None if self.own is None else self.own[rows], anchors is None
+        if anchors is None:
+            assert own is not None, "anchors are among the candidates"
+            some = candidates.index_select(0, own)
+        else:
+            some = anchors.index_select(0, rows)
         labels = self.anchor_labels[rows]
-        return replace(self, anchors=anchors, candidates=tensors[-1], anchor_labels=labels, own=own, picked=picked)
+        return replace(self, anchors=some, candidates=candidates, anchor_labels=labels, own=own, picked=picked)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError, unknown_choice
+from metrix.errors import InvalidInput, LabelError
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
 
 if TYPE_CHECKING:
     import torch
 
-PAIRS = ("pos-neg", "anc-neg", "pos-pos", "neg-neg")
+    from metrix.core.pairs import PairKind, SideName
 
 
 def mixed_embeddings(
@@ -39,36 +39,29 @@ def mixed_embeddings(
     >>> sum(len(block) for block in mixed_embeddings([[1.0, 0], [0, 1], [1, 1]], [0, 0, 1], epochs=10))
     20
     """
+    from metrix.core.choices import find
+    from metrix.core.pairs import PAIR_KINDS
+
     vectors = Vectors.read(train, "train embeddings")
     _, (number,) = class_numbers(read_labels(labels, len(vectors)))
     chosen = (pairs,) if isinstance(pairs, str) else tuple(pairs)
-    for name in chosen:
-        if name not in PAIRS:
-            raise unknown_choice("pairs", name, PAIRS)
+    kinds = [find("pairs", name, PAIR_KINDS) for name in chosen]
     if not chosen or epochs < 1 or rows_at_once < 1 or not (math.isfinite(alpha) and alpha > 0):
         raise InvalidInput(
             f"pairs={pairs!r}, epochs={epochs}, rows_at_once={rows_at_once}, alpha={alpha}: accepted are at "
             "least one kind of pairs, one epoch and one row, and a finite alpha above 0"
         )
     sizes = np.bincount(number)
-    if not any(_has_pair(name, number, sizes).any() for name in chosen):
+    num_pos, num_neg = sizes[number] - 1, len(number) - sizes[number]  # of each example as the anchor
+    fitting = [kind.is_possible(num_pos, num_neg) for kind in kinds]  # which examples have such a pair
+    if not any(rows.any() for rows in fitting):
         raise LabelError(
             f"no example has a pair {' or '.join(chosen)} in {len(sizes)} classes of at most {sizes.max()}: "
             "positives need a class of two, negatives a second class"
         )
     return _mixed_blocks(
-        vectors, number, sizes, epochs, alpha, chosen, numpy_generator(generator), renormalise, rows_at_once
+        vectors, number, sizes, epochs, alpha, kinds, fitting, numpy_generator(generator), renormalise, rows_at_once
     )
-
-
-def _has_pair(pairs: str, number: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which rows, as the anchor, have such a pair."""
-    fits = np.ones(len(number), dtype=np.bool_)
-    if "pos" in pairs:
-        fits &= sizes[number] > 1
-    if "neg" in pairs:
-        fits &= sizes[number] < len(number)
-    return fits
 
 
 def _mixed_blocks(
@@ -77,7 +70,8 @@ def _mixed_blocks(
     sizes: NDArray[np.intp],
     epochs: int,
     alpha: float,
-    chosen: tuple[str, ...],
+    kinds: list[PairKind],
+    fitting: list[NDArray[np.bool_]],
     rng: np.random.Generator,
     renormalise: bool,
     rows_at_once: int,
@@ -87,11 +81,11 @@ def _mixed_blocks(
     place[order] = np.arange(len(order))
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
 
-    def draw(kind: str, anchors: NDArray[np.intp]) -> NDArray[np.intp]:
+    def draw(side: SideName, anchors: NDArray[np.intp]) -> NDArray[np.intp]:
         begin, size = first[number[anchors]], sizes[number[anchors]]
-        if kind == "anc":
+        if side == "anc":
             return anchors
-        if kind == "pos":  # one of the class, the anchor itself skipped
+        if side == "pos":  # one of the class, the anchor itself skipped
             step = rng.integers(1, size)
             at = begin + (place[anchors] - begin + step) % size
         else:  # one behind the class, going round
@@ -99,16 +93,15 @@ def _mixed_blocks(
         drawn: NDArray[np.intp] = order[at]
         return drawn
 
-    fitting = {name: _has_pair(name, number, sizes) for name in chosen}
     for _ in range(epochs):
         shuffled = rng.permutation(len(number))
         for start in range(0, len(shuffled), rows_at_once):
-            pairs = chosen[rng.integers(len(chosen))]
+            which = rng.integers(len(kinds))
             anchors = shuffled[start : start + rows_at_once]
-            anchors = anchors[fitting[pairs][anchors]]
+            anchors = anchors[fitting[which][anchors]]
             if len(anchors) == 0:
                 continue
-            left, right = (draw(kind, anchors) for kind in pairs.split("-"))
+            left, right = draw(kinds[which].left, anchors), draw(kinds[which].right, anchors)
             lam = rng.beta(alpha, alpha, size=(len(anchors), 1))
             v = lam * vectors.unit(left) + (1 - lam) * vectors.unit(right)
             norms = np.linalg.norm(v, axis=1, keepdims=True)

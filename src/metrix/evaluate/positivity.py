@@ -10,6 +10,7 @@ import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,8 @@ from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from metrix.core.pairs import MixingPairs
 
 
 class Loss(Protocol):
@@ -85,6 +88,9 @@ def positivity(
     """
     import torch
 
+    from metrix.core.pairs import PAIR_KINDS, mixing_pairs
+    from metrix.core.sets import Sets
+
     given = np.atleast_1d(np.asarray(lams, dtype=np.float64))
     if given.ndim != 1 or given.size == 0 or not ((given >= 0) & (given <= 1)).all():
         raise InvalidInput(f"lams={lams!r}: accepted is a list of at least one number in [0, 1]")
@@ -106,18 +112,20 @@ def positivity(
 
     tally = _Tally(len(given))
     for rows in _batches(number, batch_size, per_class, rng):
-        candidates = _Candidates.of(vectors.unit(rows), number[rows])
-        if candidates is None:
+        sets = Sets.of_examples(torch.from_numpy(vectors.unit(rows)), torch.from_numpy(number[rows]))
+        pairs = list(mixing_pairs(PAIR_KINDS["pos-neg"], sets, hardest=None, similarity=None))
+        if not pairs:
             continue
         first = torch.zeros(len(rows), len(rows), dtype=torch.int64)  # (i, j) which λ comes first
         if lam_per == "pair":
             first = torch.from_numpy(rng.integers(len(given), size=first.shape))
-        for turn in range(len(given)):
-            point = candidates.of_pair((first + turn) % len(given))  # (anchors, pairs)
-            S = candidates.similarities(points[point], renormalise)
-            slope = _slope(loss, S, points[point], candidates.valid)
-            defined = candidates.valid & _defined(loss, points[point], candidates.valid)[:, None]
-            tally.add(point, candidates.valid, defined, slope, threshold[point] >= S)
+        for block, turn in product(pairs, range(len(given))):
+            point = block.of_pair((first + turn) % len(given))  # (anchors, positives, negatives)
+            S = _similarities(block, sets.similarity, points[point], renormalise).flatten(1)
+            valid, point = block.valid().expand_as(point).flatten(1), point.flatten(1)  # (anchors, pairs)
+            slope = _slope(loss, S, points[point], valid)
+            defined = valid & _defined(loss, points[point], valid)[:, None]
+            tally.add(point, valid, defined, slope, threshold[point] >= S)
     if tally.pairs.sum() == 0:
         raise LabelError(
             "no batch holds an anchor with a positive and a negative: positivity needs two classes, one of "
@@ -163,53 +171,12 @@ def _batches(
     yield from np.array_split(rows, np.arange(batch_size, len(rows), batch_size))
 
 
-@dataclass(frozen=True, eq=False)
-class _Candidates:
-    """The positive-negative pairs of each anchor of a batch, padded to pairs = positives x negatives."""
+def _similarities(pairs: MixingPairs, G: Tensor, lam: Tensor, renormalise: bool) -> Tensor:
+    """s(a,v) (anchors, positives, negatives) from the similarities G of a batch and the λ of each pair."""
+    from metrix.core.closed_form import inverse_norms, mixed_similarity
 
-    positive: Tensor  # (anchors, positives) rows of the batch
-    negative: Tensor  # (anchors, negatives)
-    to_positive: Tensor  # (anchors, pairs) s(a, positive)
-    to_negative: Tensor  # (anchors, pairs) s(a, negative)
-    between: Tensor  # (anchors, pairs) s(positive, negative)
-    valid: Tensor  # (anchors, pairs)
-
-    @classmethod
-    def of(cls, unit: NDArray[np.float64], number: NDArray[np.intp]) -> _Candidates | None:
-        """None if no anchor has a pair."""
-        import torch
-
-        x, y = torch.from_numpy(unit), torch.from_numpy(number)
-        G = x @ x.T
-        same = y[:, None] == y
-        positive, negative = same & ~torch.eye(len(y), dtype=torch.bool), ~same
-        width, height = int(positive.sum(1).max()), int(negative.sum(1).max())
-        if not (positive.any(1) & negative.any(1)).any():
-            return None
-        p = positive.int().argsort(dim=1, descending=True, stable=True)[:, :width]
-        n = negative.int().argsort(dim=1, descending=True, stable=True)[:, :height]
-        valid = positive.gather(1, p)[:, :, None] & negative.gather(1, n)[:, None, :]
-        return cls(
-            positive=p,
-            negative=n,
-            to_positive=G.gather(1, p).repeat_interleave(n.shape[1], dim=1),
-            to_negative=G.gather(1, n).repeat(1, p.shape[1]),
-            between=G[p[:, :, None], n[:, None, :]].flatten(1),
-            valid=valid.flatten(1),
-        )
-
-    def of_pair(self, values: Tensor) -> Tensor:
-        """What `values` (batch, batch) say of each pair: (anchors, pairs)."""
-        return values[self.positive[:, :, None], self.negative[:, None, :]].flatten(1)
-
-    def similarities(self, lam: Tensor, renormalise: bool) -> Tensor:
-        """s(a,v) (anchors, pairs) in closed form: no mixed embedding is formed."""
-        S = lam * self.to_positive + (1 - lam) * self.to_negative
-        if not renormalise:
-            return S
-        squared = lam**2 + (1 - lam) ** 2 + 2 * lam * (1 - lam) * self.between
-        # λ=1/2 of two opposite vectors is the zero vector, at similarity 0 to everything.
-        return S / squared.clamp_min(1e-24).sqrt()
+    norms = inverse_norms(pairs.of_pair(G), lam) if renormalise else None
+    return mixed_similarity(pairs.of_left(G, None), pairs.of_right(G), lam, norms)
 
 
 def _slope(loss: Loss, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:

@@ -18,15 +18,22 @@ from metrix.core.generic import Totals
 Block = TypeVar("Block")
 
 
-def streamed(
+def sum_over_blocks(
     block_totals: Callable[..., Totals],
     blocks: Sequence[Block],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | None],
     parameters: Sequence[Tensor] = (),
 ) -> Totals:
     """Σ over blocks of `block_totals(block, *tensors)`, differentiable in tensors and parameters.
 
-    `parameters` are those that `block_totals` uses without taking them as arguments.
+    Args:
+        block_totals: the sums of one block, from the block and all tensors.
+        blocks: at least one.
+        tensors: what `block_totals` takes; None is passed on as it is.
+        parameters: learnable tensors that `block_totals` uses without taking them as arguments.
+
+    Returns:
+        The sums and counts over all blocks.
     """
     if len(blocks) == 1:
         return block_totals(blocks[0], *tensors)
@@ -41,11 +48,11 @@ class _Streamed(torch.autograd.Function):
         block_totals: Callable[..., Totals],
         blocks: Sequence[Block],
         num_tensors: int,
-        *inputs: Tensor,
+        *inputs: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed]  # type: ignore[attr-defined]
-        tensors = [x.detach().requires_grad_(x.requires_grad) for x in inputs[:num_tensors]]
-        leaves = [*tensors, *inputs[num_tensors:]]
+        tensors = [None if x is None else x.detach().requires_grad_(x.requires_grad) for x in inputs[:num_tensors]]
+        leaves = {i: x for i, x in enumerate((*tensors, *inputs[num_tensors:])) if x is not None}
         grads: list[list[Tensor]] = []  # one list per part of the totals
         so_far: Totals | None = None
         for block in blocks:

@@ -21,7 +21,7 @@ from metrix.core.choices import find
 from metrix.core.closed_form import Interpolated
 from metrix.core.compute.blocks import is_held, rows_in_block
 from metrix.core.compute.micro_batches import embed, without_micro_batches
-from metrix.core.compute.stream import streamed
+from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.distributed.ranks import Gathering
 from metrix.core.generic import Totals, weights
 from metrix.core.loss import Loss
@@ -146,7 +146,7 @@ class IMix(Objective):
         else:
             V = mixture.embed(i, j, share).to(x.dtype)
         rows = torch.arange(len(i), device=x.device)
-        totals = streamed(
+        totals = sum_over_blocks(
             lambda rows, V, x: self._totals(sets.part(rows, V, x), share[rows], i[rows], j[rows]),
             [rows] if is_held(len(i), n, x) else torch.split(rows, rows_in_block(n)),
             [V, x],

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.closed_form import inverse_norms, mixed_similarity
-from metrix.core.compute.stream import streamed
+from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
 from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
@@ -107,7 +107,7 @@ class MoCHi(EmbeddingObjective):
                     pos.append(G.new_zeros(()).expand_as(neg[-1]))
             return reduce(row, torch.cat(S, 1), Weights(torch.cat(pos, 1), torch.cat(neg, 1)))
 
-        return streamed(block_totals, blocks, [G, x @ x.detach().T], self.loss.learnable())
+        return sum_over_blocks(block_totals, blocks, [G, x @ x.detach().T], self.loss.learnable())
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How synthetic negatives are computed: no model is needed."""
