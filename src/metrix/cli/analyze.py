@@ -1,4 +1,4 @@
-"""`metrix analyze positivity | utilization | geometry`."""
+"""`metrix analyze`: the measures with which the paper explains mixup."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import typer
 
 Run = Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)]
 Embeddings = Annotated[
-    Path | None, typer.Option(help="embeddings from anywhere instead of a run: .npy, .parquet, .csv")
+    Path | None, typer.Option(help="file of embeddings to analyse instead of a run: .npy, .parquet, .csv")
 ]
-Labels = Annotated[Path | None, typer.Option(help="their labels: .csv, .npy, .txt or .parquet")]
+Labels = Annotated[Path | None, typer.Option(help="file of their labels: .csv, .npy, .txt or .parquet")]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="folder for the files; RUN/analysis or ./analysis by default")
+    Path | None, typer.Option("--output", "-o", help="folder for the results; RUN/analysis or ./analysis by default")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print the results as JSON")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verbs."""
-    analyze = typer.Typer(no_args_is_help=True, help="Why a model finds what it finds: the paper's analysis.")
+    analyze = typer.Typer(
+        no_args_is_help=True,
+        help="Analyse embeddings: positivity, utilization, alignment and uniformity.",
+    )
     analyze.command("positivity")(positivity)
     analyze.command("utilization")(utilization)
     analyze.command("geometry")(geometry)
@@ -32,21 +35,21 @@ def positivity(
     embeddings: Embeddings = None,
     labels: Labels = None,
     loss: Annotated[
-        str | None, typer.Option(help="another loss than the run's; multi-similarity without a run")
+        str | None, typer.Option(help="loss to analyse; that of the run by default, multi-similarity without a run")
     ] = None,
     beta: Annotated[float | None, typer.Option(help="β of the loss")] = None,
     gamma: Annotated[float | None, typer.Option(help="γ of the loss")] = None,
     margin: Annotated[float | None, typer.Option(help="m of the loss")] = None,
     initial: Annotated[
-        bool, typer.Option("--initial", help="the model before its first step, as in the paper's figure")
+        bool, typer.Option("--initial", help="analyse the model before training, as in the paper's figure")
     ] = False,
     output: Output = None,
     json_output: Json = False,
 ) -> None:
-    """How often a mixed example acts as a positive, against λ: counted, and by theory for multi-similarity.
+    """Measure how often a mixed example acts as a positive, by λ: counted, and predicted for multi-similarity.
 
-    Over the training images of the run; anchors are examples, also for a loss of proxies.
-    Writes positivity.csv, .json, .png and .svg.
+    Uses the training images of the run. Anchors are examples, even if those of the loss are proxies. Writes
+    positivity.csv, .json, .png and .svg.
     """
     import numpy as np
 
@@ -88,28 +91,32 @@ def positivity(
 def utilization(
     run: Run = None,
     mixup: Annotated[
-        str | None, typer.Option(help="input, feature, embed, with commas; the run's own by default")
+        str | None,
+        typer.Option(help="mixup types separated by commas, such as input,embed; those of the run by default"),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=1, help="passes over the training images that mixed examples are drawn in")
+        int, typer.Option(min=1, help="passes over the training images from which mixed examples are drawn")
     ] = 10,
     max_queries: Annotated[
-        int | None, typer.Option(min=2, help="draw so many queries; exact by default, unless very large")
+        int | None,
+        typer.Option(min=2, help="sample this many queries; all by default, unless there are very many"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the draws")] = 0,
-    embeddings: Annotated[Path | None, typer.Option(help="test embeddings from anywhere instead of a run")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed for drawing examples")] = 0,
+    embeddings: Annotated[Path | None, typer.Option(help="file of test embeddings to analyse instead of a run")] = None,
     labels: Labels = None,
-    train_embeddings: Annotated[Path | None, typer.Option(help="with --embeddings: those of training")] = None,
-    train_labels: Annotated[Path | None, typer.Option(help="labels of the training embeddings")] = None,
+    train_embeddings: Annotated[
+        Path | None, typer.Option(help="with --embeddings: file of training embeddings")
+    ] = None,
+    train_labels: Annotated[Path | None, typer.Option(help="file of their labels")] = None,
     output: Output = None,
     json_output: Json = False,
 ) -> None:
-    """How near unseen examples are to what training saw: u(Q, X) clean, u(Q, X̂) with mixed examples.
+    """Measure how close test examples are to training examples: u(Q, X) clean, u(Q, X̂) with mixed ones.
 
-    The mean squared distance of a test embedding to the nearest training embedding; lower is better.
+    Utilization is the mean squared distance of a test embedding to the nearest training embedding; lower is better.
     Writes utilization.json.
     """
-    from metrix.cli.evaluate import one_source
+    from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_numbers_table
     from metrix.errors import InvalidInput
@@ -118,14 +125,12 @@ def utilization(
     from metrix.runs.evaluation import Examples, examples_of_files
     from metrix.runs.reading import read_embeddings
 
-    one_source(run, embeddings, {"--mixup": mixup})
+    check_one_source(run, embeddings, {"--mixup": mixup})
     model = None
     with show_progress(json_output) as report:
         if embeddings is not None:
             if train_embeddings is None:
-                raise InvalidInput(
-                    "--embeddings without --train-embeddings: utilization is of test and training together"
-                )
+                raise InvalidInput("--embeddings without --train-embeddings: utilization compares the two; give both")
             queries = read_embeddings(embeddings)
             test = Examples(queries, queries[:, 0])  # labels of queries do not matter
             train = examples_of_files(train_embeddings, train_labels)
@@ -153,11 +158,11 @@ def geometry(
     output: Output = None,
     json_output: Json = False,
 ) -> None:
-    """Alignment (how tight classes are) and uniformity (how evenly the sphere is used), on train and test.
+    """Measure alignment (how compact classes are) and uniformity (how evenly embeddings cover the sphere).
 
-    Writes geometry.json.
+    Both are measured on the training and on the test part. Writes geometry.json.
     """
-    from metrix.cli.evaluate import one_source
+    from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_numbers_table
     from metrix.evaluate import Estimate
@@ -166,7 +171,7 @@ def geometry(
     from metrix.runs.embedding import TrainedModel
     from metrix.runs.evaluation import examples_of_files, examples_of_run
 
-    one_source(run, embeddings)
+    check_one_source(run, embeddings)
     model = None
     with show_progress(json_output) as report:
         if embeddings is not None:
@@ -187,12 +192,12 @@ def geometry(
 def _training_examples(
     run: Path | None, embeddings: Path | None, labels: Path | None, initial: bool, quiet: bool
 ) -> tuple[Any, Any]:
-    from metrix.cli.evaluate import one_source
+    from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
     from metrix.runs.embedding import TrainedModel
     from metrix.runs.evaluation import examples_of_files, examples_of_run
 
-    one_source(run, embeddings, {"--initial": initial or None})
+    check_one_source(run, embeddings, {"--initial": initial or None})
     if embeddings is not None:
         return None, examples_of_files(embeddings, labels)
     assert run is not None
@@ -202,7 +207,7 @@ def _training_examples(
 
 
 def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path], json_output: bool) -> None:
-    """Write the results as JSON; print them as JSON, or as a table and which files were written."""
+    """Write the results as JSON; print them as JSON, or as a table with the names of the files written."""
     import json
 
     from rich.console import Console

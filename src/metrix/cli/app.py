@@ -1,11 +1,12 @@
-"""`metrix`: verbs, and how mistakes and interruptions end.
+"""The `metrix` command: its verbs, and how errors, warnings and interruptions are reported.
 
-Exit codes: 0 done, 1 a check found something, 2 a mistake in what was given, 130 and 143 interrupted.
-Verbs import what they need when they run, so that `--help` is instant.
+Exit codes: 0 success, 1 a check found problems or a run failed, 2 invalid input, 3 another process of the run was lost,
+130 and 143 interrupted by SIGINT and SIGTERM. Verbs import what they need when they run, which keeps `--help` fast.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Train, measure and search image embeddings for classes never seen in training, with mixup.",
+    help="Train image embeddings with mixup and measure how well they retrieve classes never seen in training.",
 )
 
 
@@ -40,10 +41,20 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def metrix(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and stop")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """What all verbs share."""
+    """Options shared by all verbs."""
+
+
+def _unwrap_help(group: typer.Typer) -> None:
+    """Let help texts break where the terminal needs it, not where lines of the docstrings end."""
+    for command in group.registered_commands:
+        paragraphs = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs.split("\n\n"))
+    for subgroup in group.registered_groups:
+        if subgroup.typer_instance is not None:
+            _unwrap_help(subgroup.typer_instance)
 
 
 for verb in (
@@ -59,13 +70,14 @@ for verb in (
     reproduce,
 ):
     verb.add_to(app)
+_unwrap_help(app)
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """Run the command; the entry point of `metrix`."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _shown_plainly(warnings.showwarning)
+            warnings.showwarning = _show_plainly(warnings.showwarning)
             app()
     except MetrixError as error:
         rank = os.environ.get("RANK", "0")
@@ -78,8 +90,8 @@ def main() -> None:
         sys.exit(130)
 
 
-def _shown_plainly(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Warnings of metrix as a line for a person, without the line of code that they come from."""
+def _show_plainly(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Show warnings of metrix as one line, without the source line that they come from."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, MetrixWarning):

@@ -1,4 +1,4 @@
-"""`metrix compare`."""
+"""`metrix compare`: runs side by side."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ def add_to(app: typer.Typer) -> None:
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="two or more runs; the first is the baseline")],
-    data: Annotated[str | None, typer.Option(help="measure all runs on this data")] = None,
+    data: Annotated[str | None, typer.Option(help="measure all runs on this data instead of their own")] = None,
     ks: Annotated[
-        str | None, typer.Option(help="the K of Recall@K, with commas; those of the dataset by default")
+        str | None, typer.Option(help="values of K in Recall@K, separated by commas; those of the dataset by default")
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=1, help="resamples of the paired bootstrap")] = 1000,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Put runs side by side: settings that differ, Recall@K, and whether the difference is more than chance.
+    """Compare runs: settings that differ, Recall@K, and whether the differences are significant.
 
-    All runs answer the same queries, so differences are taken query by query.
+    All runs answer the same queries, so the bootstrap is paired by query.
     """
     import json
 
     from rich.console import Console
 
-    from metrix.cli.evaluate import whole_numbers
+    from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_comparison_tables
     from metrix.runs.comparison import compared
 
     with show_progress(json_output) as report:
-        result = compared(runs, data, whole_numbers("--ks", ks), resamples=bootstrap, report=report)
+        result = compared(runs, data, parse_integers("--ks", ks), resamples=bootstrap, report=report)
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return

@@ -1,4 +1,4 @@
-"""`metrix data check`."""
+"""`metrix data check`: what a dataset contains, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ import typer
 if TYPE_CHECKING:
     from metrix.data import CheckReport
 
-LISTED = 20  # broken images that are named; --json names all
+LISTED = 20  # broken images to list; --json lists all
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    group = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+    group = typer.Typer(no_args_is_help=True, help="Check data before training on it.")
     group.command("check")(check)
-    group.callback()(lambda: None)  # one command alone would take the group's place
+    group.callback()(lambda: None)  # typer would merge a group of one command into its parent
     app.add_typer(group, name="data", rich_help_panel="Train")
 
 
 def check(
-    spec: Annotated[str, typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, cub:PATH …")],
+    spec: Annotated[
+        str, typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH")
+    ],
     unseen: Annotated[float, typer.Option(help="share of a folder's classes kept for testing")] = 0.5,
     split_seed: Annotated[int, typer.Option(min=0, help="seed of the split into seen and unseen classes")] = 0,
     layout: Annotated[
-        str | None, typer.Option(help="how the data is laid out, where it is not recognised", show_default=False)
+        str | None,
+        typer.Option(
+            help="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest",
+            show_default=False,
+        ),
     ] = None,
     max_bad: Annotated[
-        float, typer.Option(min=0, help="unreadable images to put up with: a share below 1, or a count")
+        float, typer.Option(min=0, help="unreadable images to tolerate: a share below 1, or a count")
     ] = 0.01,
     json_output: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
-    """Say what is there, what is broken, and what the split would be.
+    """Check a dataset: its classes and images, unreadable files, and how training would split it.
 
-    Reads every image. Exit code 0: ready to train on; 1: there are problems.
+    Reads every image. The exit code is 0 if the data is ready for training, and 1 if there are problems.
     """
     import json
 
@@ -70,7 +76,7 @@ def _print(report: CheckReport) -> None:
         where = "" if report.root is None else f" in {escape(report.root)}"
         console.print(f"[bold]{escape(report.spec)}[/]: layout {report.layout}{where}")
     if report.parts:
-        table = Table(title="Parts, as training would use them")
+        table = Table(title="Parts used in training and testing")
         table.add_column("part")
         for heading in ("images", "classes", "images per class: fewest", "median", "most"):
             table.add_column(heading, justify="right")
@@ -84,7 +90,7 @@ def _print(report: CheckReport) -> None:
     for broken in report.broken[:LISTED]:
         console.print(f"[yellow]broken[/] {escape(broken.path)}: {escape(broken.reason)}")
     if len(report.broken) > LISTED:
-        console.print(f"[yellow]broken[/] … {len(report.broken) - LISTED:,} more; --json names all")
+        console.print(f"[yellow]broken[/] … and {len(report.broken) - LISTED:,} more; --json lists all")
     for note in report.notes:
         console.print(f"[cyan]note[/] {escape(note)}")
     for problem in report.problems:

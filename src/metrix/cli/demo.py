@@ -1,4 +1,4 @@
-"""`metrix demo`."""
+"""`metrix demo`: a small comparison of training with and without Metrix."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(
-    seeds: Annotated[int, typer.Option(min=2, help="runs of each side; the spread is over them")] = 3,
+    seeds: Annotated[int, typer.Option(min=2, help="runs with and without Metrix, each with its own seed")] = 3,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="steps of each run; the preset's by default", show_default=False)
+        int | None,
+        typer.Option(min=1, help="steps of each run; those of the preset glyphs by default", show_default=False),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="folder of the runs")] = Path("runs/demo"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the table")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the table")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Train a small model with and without Metrix on glyphs drawn from fonts, and compare them.
+    """Train a small model on glyphs with and without Metrix, and compare the two.
 
-    Needs no data and no network. An interrupted demonstration goes on where it was; a finished one is
-    only printed.
+    Needs neither data nor a network connection. An interrupted demo resumes where it stopped; a finished one is only
+    printed.
     """
     import json
 
@@ -52,13 +53,13 @@ def _print(found: Demonstration) -> None:
     console, data = Console(highlight=False), found.config.data
     mixup = ", ".join(found.config.mixing.mixup)
     table = Table(title=f"Characters never seen in training: mean ± standard deviation over {found.seeds} seeds")
-    for heading in ("", "clean", f"Metrix ({mixup})", "difference", "outside?"):
+    for heading in ("", "clean", f"Metrix ({mixup})", "difference", "significant?"):
         table.add_column(heading, justify="right" if heading else "left")
     for contrast in found.contrasts:
         metric = MEASURES[contrast.measure]
         name = f"{contrast.measure}{' ' + metric.unit if metric.unit else ''} {'↑' if metric.higher_is_better else '↓'}"
         digits = 1 if metric.unit == "%" else 3
-        sides = (_spread(values, digits) for values in (contrast.clean, contrast.metrix))
+        sides = (_format_spread(values, digits) for values in (contrast.clean, contrast.metrix))
         difference = f"{contrast.mean:+.{digits}f} ± {contrast.margin:.{digits}f}"
         table.add_row(name, *sides, difference, _verdict(contrast))
     console.print(table)
@@ -66,24 +67,24 @@ def _print(found: Demonstration) -> None:
     if first.outside:
         effect = "helps" if first.better else "harms"
         console.print(
-            f"Metrix {effect} here: {first.measure} {first.mean:+.1f} points, outside the spread of the seeds."
+            f"Metrix {effect} here: {first.measure} {first.mean:+.1f} points, more than the spread of the seeds."
         )
     else:
         console.print(
             f"No conclusion: {first.measure} {first.mean:+.1f} points is within the spread of {found.seeds} seeds; "
-            "more of them (--seeds) would narrow it."
+            "more seeds (--seeds) would narrow the interval."
         )
     console.print(
-        "A difference is of runs with the same seed, ± half its 95 % interval (Student's t); it is outside the "
-        "spread if the interval leaves out zero.\n"
+        "Differences are between runs with the same seed, ± half the 95 % interval (Student's t); a difference is "
+        "significant if the interval excludes zero.\n"
         f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
         f"{found.config.train.max_steps} steps; learning rate and steps are the best found for the clean loss. "
-        "Few classes are the regime that mixup is meant for; other regimes and losses are not measured here.\n"
+        "Other data, losses and lengths of training are not measured here.\n"
         f"The runs are in {found.folder}."
     )
 
 
-def _spread(values: tuple[float, ...], digits: int) -> str:
+def _format_spread(values: tuple[float, ...], digits: int) -> str:
     import statistics
 
     return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"

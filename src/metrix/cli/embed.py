@@ -1,4 +1,4 @@
-"""`metrix embed`."""
+"""`metrix embed`: export embeddings to a file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def add_to(app: typer.Typer) -> None:
 
 def embed(
     run: Annotated[Path, typer.Argument(help="folder of a run", show_default=False)],
-    data: Annotated[str | None, typer.Argument(help="what to embed; the run's own data by default")] = None,
+    data: Annotated[str | None, typer.Argument(help="images to embed; the run's own data by default")] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="FILE.parquet, FILE.npy (with FILE.csv), or a folder")
+        Path, typer.Option("--output", "-o", help="FILE.parquet, FILE.npy (with labels in FILE.csv), or a folder")
     ] = Path("embeddings.parquet"),
     part: Annotated[
-        str | None, typer.Option(help="test, train or all; by default test of the run's data, all of other data")
+        str | None, typer.Option(help="test, train or all; by default test for the run's data, all for other data")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace what is there")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing file")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress")] = False,
 ) -> None:
-    """Write embeddings of images: id, path, label and vector of each.
+    """Write the embeddings of images to a file, with the id, path and label of each image.
 
-    An interrupted export goes on when it is started again. Under torchrun, or with RANK and WORLD_SIZE
-    set, each process embeds its share and the last one to finish puts the file together.
+    An interrupted export resumes when it is started again. Under torchrun, or with RANK and WORLD_SIZE set, each
+    process embeds its share of the images, and the last to finish writes the file.
     """
     import os
 
@@ -49,5 +49,6 @@ def embed(
         complete = export(model, output, data, chosen, share=share, overwrite=overwrite)
     if quiet:
         return
-    told = f"written: [cyan]{output}[/]" if complete else f"rank {share[0]} of {share[1]} is done; the last one writes"
-    Console(stderr=True, soft_wrap=True).print(told, highlight=False)
+    done = f"rank {share[0]} of {share[1]} is done; the last to finish writes the file"
+    message = f"written: [cyan]{output}[/]" if complete else done
+    Console(stderr=True, soft_wrap=True).print(message, highlight=False)

@@ -1,4 +1,4 @@
-"""`metrix evaluate`."""
+"""`metrix evaluate`: retrieval and clustering measures of a run or of given embeddings."""
 
 from __future__ import annotations
 
@@ -18,31 +18,36 @@ def add_to(app: typer.Typer) -> None:
 
 def evaluate(
     run: Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)] = None,
-    data: Annotated[str | None, typer.Option(help="measure on other data than the run's own")] = None,
+    data: Annotated[str | None, typer.Option(help="measure on this data instead of the run's own")] = None,
     part: Annotated[str, typer.Option(help="test, train or all")] = "test",
     embeddings: Annotated[
-        Path | None, typer.Option(help="embeddings from anywhere instead of a run: .npy, .parquet or .csv")
+        Path | None, typer.Option(help="file of embeddings to measure instead of a run: .npy, .parquet or .csv")
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="their labels: .csv, .npy, .txt or .parquet")] = None,
-    gallery_embeddings: Annotated[Path | None, typer.Option(help="search in these, not among the queries")] = None,
+    labels: Annotated[Path | None, typer.Option(help="file of their labels: .csv, .npy, .txt or .parquet")] = None,
+    gallery_embeddings: Annotated[
+        Path | None, typer.Option(help="gallery to search; the queries themselves by default")
+    ] = None,
     gallery_labels: Annotated[Path | None, typer.Option(help="labels of the gallery")] = None,
     ks: Annotated[
-        str | None, typer.Option(help="the K of Recall@K, with commas; those of the dataset by default")
+        str | None, typer.Option(help="values of K in Recall@K, separated by commas; those of the dataset by default")
     ] = None,
-    bootstrap: Annotated[int, typer.Option(min=0, help="resamples for the intervals; 0 for none")] = 1000,
+    bootstrap: Annotated[int, typer.Option(min=0, help="resamples for confidence intervals; 0 for none")] = 1000,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="approximate search; what it loses is told")
+        bool, typer.Option("--approximate", help="use approximate search, and report what it loses")
     ] = False,
     clustering: Annotated[
-        bool | None, typer.Option("--clustering/--no-clustering", help="NMI and AMI; by default unless very large")
+        bool | None,
+        typer.Option(
+            "--clustering/--no-clustering", help="compute NMI and AMI; by default unless the data is very large"
+        ),
     ] = None,
-    per_class: Annotated[Path | None, typer.Option(help="write a CSV with the measures of each class")] = None,
+    per_class: Annotated[Path | None, typer.Option(help="write the measures of each class to a CSV file")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Measure how well classes never seen in training are found again.
+    """Measure how well images of unseen classes retrieve their own class.
 
-    Recall@K, MAP@R, R-precision, mAP and precision@K with bootstrap intervals, NMI and AMI. The results
-    are also in evaluation.json of the run. Under torchrun, each process embeds its share of the images.
+    Computes Recall@K, MAP@R, R-precision, mAP and precision@K with bootstrap intervals, NMI and AMI. The results are
+    also written to evaluation.json in the run's folder. Under torchrun, each process embeds its share of the images.
     """
     import json
     import os
@@ -55,8 +60,8 @@ def evaluate(
     from metrix.runs.evaluation import evaluation, examples_of_files, examples_of_run, record
     from metrix.runs.export import share_of_process
 
-    one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
-    chosen = whole_numbers("--ks", ks)
+    check_one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
+    chosen = parse_integers("--ks", ks)
     model = None
     with show_progress(json_output) as report:
         if embeddings is not None:
@@ -81,21 +86,21 @@ def evaluate(
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)
 
 
-def one_source(run: Path | None, embeddings: Path | None, of_runs: Mapping[str, object] | None = None) -> None:
-    """Either a run or files of embeddings; flags that only concern runs are not given with files."""
+def check_one_source(run: Path | None, embeddings: Path | None, of_runs: Mapping[str, object] | None = None) -> None:
+    """Check that either a run or a file of embeddings was given, and flags of runs (`of_runs`) only with a run."""
     if run is None and embeddings is None:
-        raise InvalidInput("nothing to measure was given: accepted is a RUN, or --embeddings FILE --labels FILE")
+        raise InvalidInput("nothing to measure: expected a RUN, or --embeddings FILE --labels FILE")
     if run is not None and embeddings is not None:
-        raise InvalidInput(f"a run ({run}) and --embeddings ({embeddings}) were both given: give one")
+        raise InvalidInput(f"expected either a run or --embeddings, got both ({run} and {embeddings}); give one")
     misplaced = [name for name, value in (of_runs or {}).items() if value is not None]
     if embeddings is not None and misplaced:
-        raise InvalidInput(f"{', '.join(misplaced)} with --embeddings: it chooses images for a run's model to embed")
+        raise InvalidInput(f"{', '.join(misplaced)}: applies to a run only, got --embeddings; leave it out")
 
 
-def whole_numbers(flag: str, text: str | None) -> tuple[int, ...] | None:
-    """Numbers with commas.
+def parse_integers(flag: str, text: str | None) -> tuple[int, ...] | None:
+    """Parse integers separated by commas.
 
-    >>> whole_numbers("--ks", "1,10,100")
+    >>> parse_integers("--ks", "1,10,100")
     (1, 10, 100)
     """
     if text is None:
@@ -103,4 +108,4 @@ def whole_numbers(flag: str, text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidInput(f"{flag} {text!r}: accepted are whole numbers with commas, as 1,2,4,8") from None
+        raise InvalidInput(f"{flag}: expected integers separated by commas, such as 1,2,4,8, got {text!r}") from None

@@ -1,4 +1,4 @@
-"""`metrix methods`."""
+"""`metrix methods`: everything that can be trained."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def add_to(app: typer.Typer) -> None:
 
 
 def methods(
-    train: Annotated[bool, typer.Option("--train", help="train every one of them small, and compare")] = False,
+    train: Annotated[bool, typer.Option("--train", help="train each of them at a small scale, and compare")] = False,
     data: Annotated[str | None, typer.Option(help="with --train: the dataset; glyphs by default")] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="with --train: steps of each run", show_default=False)
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="with --train: runs of each, 1 by default", show_default=False)
+        int | None, typer.Option(min=1, help="with --train: runs of each; 1 by default", show_default=False)
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="with --train: folder of the runs; runs/methods by default")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the table")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the table")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the list, or the results, as JSON")] = False,
 ) -> None:
-    """List every loss, mixing method, mixup type, kind of pairs, pooling head and scheme, and what goes with what.
+    """List all losses, mixing methods, mixup types, mixing pairs, poolings and schemes, and what each goes with.
 
-    With --train, train each of them small on the same data and compare them with the nearest neighbour in pixels. An
-    interrupted series goes on where it was; a finished one is only printed.
+    With --train, each of them is trained at a small scale on the same data and compared with nearest neighbours in
+    pixels. An interrupted series resumes where it stopped; a finished one is only printed.
     """
     import json
 
@@ -44,15 +44,15 @@ def methods(
     given: dict[str, Any] = {"data": data, "steps": steps, "seeds": seeds, "folder": output}
     given = {key: value for key, value in given.items() if value is not None}
     if train:
-        found = _trained(given, quiet or json_output)
+        found = _train_all(given, quiet or json_output)
         if json_output:
             typer.echo(json.dumps(found.to_dict()))
         else:
-            _print_field(found)
+            _print_results(found)
         return
     if given:
         names = ", ".join("--" + key.replace("folder", "output") for key in given)
-        raise InvalidInput(f"{names} without --train: nothing is trained; add --train, or leave it out")
+        raise InvalidInput(f"{names} without --train: nothing is trained; add --train, or leave {names} out")
     from metrix.experiments.methods import listing
 
     listed = listing()
@@ -62,7 +62,7 @@ def methods(
         _print_list(listed)
 
 
-def _trained(given: dict[str, Any], quiet: bool) -> Field:
+def _train_all(given: dict[str, Any], quiet: bool) -> Field:
     from metrix.cli.terminal.training import watch_series
     from metrix.experiments.all_methods import STEPS, runs_of, train_field
 
@@ -86,12 +86,12 @@ def _print_list(listed: list[Listed]) -> None:
         table.add_row(row.name, row.line, row.reference, row.goes_with)
     console.print(table)
     console.print(
-        "Names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --scheme of metrix train. "
-        "metrix methods --train trains them all small."
+        "The names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --scheme of metrix train. "
+        "metrix methods --train trains all of them at a small scale."
     )
 
 
-def _print_field(found: Field) -> None:
+def _print_results(found: Field) -> None:
     import statistics
 
     from rich.console import Console
@@ -124,6 +124,6 @@ def _print_field(found: Field) -> None:
     for entry in found.left_out:
         console.print(f"{entry.group} {entry.name} is left out: {entry.left_out}.")
     console.print(
-        "Each is trained with few steps and one choice of settings: the table shows that everything trains, not which "
-        f"is best. The runs are in {found.folder}."
+        "Training is short and settings are not tuned: the table shows that everything trains, not which is best. "
+        f"The runs are in {found.folder}."
     )

@@ -1,4 +1,4 @@
-"""`metrix report`."""
+"""`metrix report`: a page about one or more runs."""
 
 from __future__ import annotations
 
@@ -16,39 +16,41 @@ def add_to(app: typer.Typer) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="one or more runs; the first is the baseline")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="the page; a Markdown twin is written beside it")
+        Path, typer.Option("--output", "-o", help="HTML file; a Markdown version is written beside it")
     ] = Path("report.html"),
     figures: Annotated[
         Path | None,
         typer.Option(help="folder for figures and tables as SVG, PNG and CSV; NAME-files beside the page by default"),
     ] = None,
     names: Annotated[
-        str | None, typer.Option(help="what to call the runs, with commas; their folders' names by default")
+        str | None, typer.Option(help="names of the runs, separated by commas; those of their folders by default")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="measure all runs on this data")] = None,
+    data: Annotated[str | None, typer.Option(help="measure all runs on this data instead of their own")] = None,
     ks: Annotated[
-        str | None, typer.Option(help="the K of Recall@K, with commas; those of the dataset by default")
+        str | None, typer.Option(help="values of K in Recall@K, separated by commas; those of the dataset by default")
     ] = None,
-    bootstrap: Annotated[int, typer.Option(min=0, help="resamples for intervals and differences; 0: neither")] = 1000,
-    classes: Annotated[int, typer.Option(min=1, help="classes on the embedding map, as 10, 15 or 20")] = 10,
-    queries: Annotated[int, typer.Option(min=1, help="queries in a gallery")] = 6,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, help="resamples for intervals and differences; 0 for neither")
+    ] = 1000,
+    classes: Annotated[int, typer.Option(min=1, help="classes on the embedding map")] = 10,
+    queries: Annotated[int, typer.Option(min=1, help="queries in each gallery of retrieved images")] = 6,
     test_only: Annotated[
-        bool, typer.Option("--test-only", help="leave out what needs the training images: positivity, utilization")
+        bool, typer.Option("--test-only", help="omit positivity and utilization, which need the training images")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the queries, classes and examples that are drawn")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed for drawing queries, classes and examples")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="print the numbers as JSON")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, and no list of files")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor the files written")] = False,
 ) -> None:
-    """Put runs on one page: settings, curves, measures, what they find, maps, geometry, cost.
+    """Write a page about one or more runs: settings, curves, measures, retrieved images, maps, geometry, cost.
 
-    The page is one HTML file that needs no network, for screen, phone and print, light and dark; the same
-    is written as Markdown. Runs that are not finished are shown as far as they are known.
+    The page is a single HTML file that needs no network connection, with a Markdown version beside it. Unfinished runs
+    are shown as far as they got.
     """
     import json
 
     from rich.console import Console
 
-    from metrix.cli.evaluate import whole_numbers
+    from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page
     from metrix.report.report import Choices, composed
@@ -57,7 +59,7 @@ def report(
     choices = Choices(
         data=data,
         names=None if names is None else tuple(name.strip() for name in names.split(",")),
-        ks=whole_numbers("--ks", ks),
+        ks=parse_integers("--ks", ks),
         resamples=bootstrap,
         classes=classes,
         queries=queries,

@@ -1,13 +1,16 @@
-"""`metrix train`."""
+"""`metrix train`: train a model, or resume an interrupted run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from metrix.cli.flags import with_config_flags
+
+if TYPE_CHECKING:
+    from metrix.train.config import Config
 
 
 def add_to(app: typer.Typer) -> None:
@@ -17,74 +20,81 @@ def add_to(app: typer.Typer) -> None:
 
 def train(
     data: Annotated[
-        str | None, typer.Argument(help="glyphs, a folder, a manifest, cub:PATH …", show_default=False)
+        str | None,
+        typer.Argument(help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH", show_default=False),
     ] = None,
-    data_option: Annotated[str | None, typer.Option("--data", help="the same as the argument")] = None,
+    data_option: Annotated[str | None, typer.Option("--data", help="another way to give the data")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="settings by name, such as paper/cub or paper/sop/contrastive")
+        str | None, typer.Option(help="named settings, such as paper/cub or paper/sop/contrastive")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="settings from a YAML file")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="folder of the run; runs/TIME-… by default")
+        Path | None, typer.Option("--output", "-o", help="folder of the run; a new one in runs/ by default")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="go on with an interrupted run")] = None,
+    resume: Annotated[Path | None, typer.Option(help="folder of an interrupted run to resume")] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="processes on each machine, one for each GPU; torchrun says it by itself")
+        int | None, typer.Option(min=1, help="processes per machine, one per GPU; not needed with torchrun")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="machines; torchrun says it by itself")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of machines; not needed with torchrun")] = None,
     strategy: Annotated[
-        str, typer.Option(help="several processes: ddp, or fsdp to share weights and optimizer; auto is ddp")
+        str, typer.Option(help="with several processes: ddp, or fsdp to shard weights and optimizer; auto is ddp")
     ] = "auto",
-    print_config: Annotated[bool, typer.Option("--print-config", help="print the resolved settings and stop")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="print all settings and exit")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor tables")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Train an embedding model on labelled images and measure it on classes it has never seen.
+    """Train an embedding model on labelled images, and measure it on classes it has not seen.
 
-    Settings come from a preset, then a YAML file, then flags; later ones win.
+    Settings come from a preset or a YAML file; flags override them.
     """
     import json
 
     from metrix.cli.terminal.training import build_run_watcher
     from metrix.errors import InvalidInput
-    from metrix.train import Config
     from metrix.train import train as run_training
-    from metrix.train.config import read_config
     from metrix.train.distributed import Launch, is_first, parse_strategy
-    from metrix.train.presets import preset as settings_of
 
     if data is not None and data_option is not None and data != data_option:
-        raise InvalidInput(f"two datasets were given, {data!r} and {data_option!r}: give one")
+        raise InvalidInput(f"expected one dataset, got two datasets, {data!r} and {data_option!r}; give one")
     data = data if data is not None else data_option
     if resume is not None:
-        given = [
-            name
-            for name, value in {
-                "DATA": data,
-                "--preset": preset,
-                "--config": config,
-                "--output": output,
-            }.items()
-            if value
-        ]
-        given += ["--" + key.replace("_", "-") for key in flags]
-        if given:
-            raise InvalidInput(f"--resume with {', '.join(given)}: a run goes on with the settings it began with")
+        given = {"DATA": data, "--preset": preset, "--config": config, "--output": output}
+        _refuse([*(name for name, value in given.items() if value), *("--" + key.replace("_", "-") for key in flags)])
         settings = None
     else:
-        if preset is not None and config is not None:
-            raise InvalidInput("--preset and --config were both given: print a preset with --print-config and edit it")
-        base = settings_of(preset) if preset else read_config(config) if config else Config()
-        settings = base.with_values({**flags, **({} if data is None else {"data": data})})
+        settings = _choose_settings(data, preset, config, flags)
         if print_config:
             typer.echo(settings.to_yaml(), nl=False)
             return
         if data is None and config is None and preset != "glyphs":
-            raise InvalidInput("no data was given: accepted are a folder of class folders, a manifest, or glyphs")
+            raise InvalidInput("no data was given; expected a folder of class folders, a manifest, or glyphs")
     watcher = build_run_watcher(quiet or json_output)
     launch = Launch(devices, nodes, parse_strategy(strategy))
     run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch)
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))
+
+
+def _refuse(given: list[str]) -> None:
+    """Refuse settings beside --resume."""
+    from metrix.errors import InvalidInput
+
+    if given:
+        names = ", ".join(given)
+        raise InvalidInput(f"--resume with {names}: a run resumes with the settings it started with; leave them out")
+
+
+def _choose_settings(data: str | None, preset: str | None, config: Path | None, flags: dict[str, Any]) -> Config:
+    """Take the settings of a preset, a YAML file or the defaults, and override them by flags."""
+    from metrix.errors import InvalidInput
+    from metrix.train.config import Config, read_config
+    from metrix.train.presets import preset as settings_of
+
+    if preset is not None and config is not None:
+        raise InvalidInput(
+            "--preset and --config were both given; give one, or print the preset with --print-config and edit it"
+        )
+    base = settings_of(preset) if preset else read_config(config) if config else Config()
+    return base.with_values({**flags, **({} if data is None else {"data": data})})
