@@ -19,7 +19,7 @@ def test_printed_settings_are_a_file_of_settings(tmp_path: Path, metrix: Metrix)
     printed = metrix("train", "--preset", "paper/cub", "--data", "birds", "--lr", "3e-4", "--print-config")
     assert printed.code == 0
     (tmp_path / "c.yaml").write_text(printed.out, "utf-8")
-    settings = config.read(tmp_path / "c.yaml")
+    settings = config.read_config(tmp_path / "c.yaml")
     assert (settings.data.data, settings.train.lr, settings.loss.loss) == ("birds", 3e-4, "multi-similarity")
     assert metrix("train", "--config", tmp_path / "c.yaml", "--print-config").out == printed.out
 
@@ -65,8 +65,8 @@ def test_switches(metrix: Metrix) -> None:
         ),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--mixup", "feature"), "--mixup none"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "margin", "--mixup", "embed"), "Margin cannot be mixed"),
-        (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--per-class", "1"), "per_class from 2"),
-        (("glyphs-mini", "--backbone", "glyphs-cnn", "--batch-size", "3"), "at least 2 classes"),
+        (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--per-class", "1"), "per_class: expected at least 2"),
+        (("glyphs-mini", "--backbone", "glyphs-cnn", "--batch-size", "3"), "at least 10 with per_class=5"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--holdout", "0.999"), ""),
     ],
 )

@@ -9,9 +9,10 @@ import typer
 
 Run = Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)]
 Embeddings = Annotated[
-    Path | None, typer.Option(help="file of embeddings to analyse instead of a run: .npy, .parquet, .csv")
+    Path | None,
+    typer.Option(metavar="FILE", help="file of embeddings to analyse instead of a run: .npy, .parquet, .csv"),
 ]
-Labels = Annotated[Path | None, typer.Option(help="file of their labels: .csv, .npy, .txt or .parquet")]
+Labels = Annotated[Path | None, typer.Option(metavar="FILE", help="file of their labels: .csv, .npy, .txt or .parquet")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="folder for the results; RUN/analysis or ./analysis by default")
 ]
@@ -95,19 +96,22 @@ def utilization(
         typer.Option(help="mixup types separated by commas, such as input,embed; those of the run by default"),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=1, help="passes over the training images from which mixed examples are drawn")
+        int,
+        typer.Option(min=1, metavar="N", help="passes over the training images from which mixed examples are drawn"),
     ] = 10,
     max_queries: Annotated[
         int | None,
-        typer.Option(min=2, help="sample this many queries; all by default, unless there are very many"),
+        typer.Option(min=2, metavar="N", help="sample this many queries; all by default, unless there are very many"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="seed for drawing examples")] = 0,
-    embeddings: Annotated[Path | None, typer.Option(help="file of test embeddings to analyse instead of a run")] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="seed for drawing examples")] = 0,
+    embeddings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="file of test embeddings to analyse instead of a run")
+    ] = None,
     labels: Labels = None,
     train_embeddings: Annotated[
-        Path | None, typer.Option(help="with --embeddings: file of training embeddings")
+        Path | None, typer.Option(metavar="FILE", help="with --embeddings: file of training embeddings")
     ] = None,
-    train_labels: Annotated[Path | None, typer.Option(help="file of their labels")] = None,
+    train_labels: Annotated[Path | None, typer.Option(metavar="FILE", help="file of their labels")] = None,
     output: Output = None,
     json_output: Json = False,
 ) -> None:

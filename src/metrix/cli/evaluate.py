@@ -21,17 +21,22 @@ def evaluate(
     data: Annotated[str | None, typer.Option(help="measure on this data instead of the run's own")] = None,
     part: Annotated[str, typer.Option(help="test, train or all")] = "test",
     embeddings: Annotated[
-        Path | None, typer.Option(help="file of embeddings to measure instead of a run: .npy, .parquet or .csv")
+        Path | None,
+        typer.Option(metavar="FILE", help="file of embeddings to measure instead of a run: .npy, .parquet or .csv"),
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="file of their labels: .csv, .npy, .txt or .parquet")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="file of their labels: .csv, .npy, .txt or .parquet")
+    ] = None,
     gallery_embeddings: Annotated[
-        Path | None, typer.Option(help="gallery to search; the queries themselves by default")
+        Path | None, typer.Option(metavar="FILE", help="gallery to search; the queries themselves by default")
     ] = None,
-    gallery_labels: Annotated[Path | None, typer.Option(help="labels of the gallery")] = None,
+    gallery_labels: Annotated[Path | None, typer.Option(metavar="FILE", help="labels of the gallery")] = None,
     ks: Annotated[
         str | None, typer.Option(help="values of K in Recall@K, separated by commas; those of the dataset by default")
     ] = None,
-    bootstrap: Annotated[int, typer.Option(min=0, help="resamples for confidence intervals; 0 for none")] = 1000,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="N", help="resamples for confidence intervals; 0 for none")
+    ] = 1000,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="use approximate search, and report what it loses")
     ] = False,
@@ -41,7 +46,9 @@ def evaluate(
             "--clustering/--no-clustering", help="compute NMI and AMI; by default unless the data is very large"
         ),
     ] = None,
-    per_class: Annotated[Path | None, typer.Option(help="write the measures of each class to a CSV file")] = None,
+    per_class: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write the measures of each class to a CSV file")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Measure how well images of unseen classes retrieve their own class.

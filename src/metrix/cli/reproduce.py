@@ -36,13 +36,15 @@ def reproduce(
             help="dataset, may be repeated: cub, cars, sop, inshop or a name of your own; glyphs by default",
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="runs per cell; 3 by default, 2 with --quick")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="runs of each method, with seeds 0, 1 …; 3 by default, 2 with --quick")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="small scale: 30 training classes, 100 steps")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="cells to train in parallel")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="runs to train in parallel")] = 1,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="train only share I of N, to divide the work between machines")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the cells and the report")] = FOLDER,
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the runs and the report")] = FOLDER,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor tables")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
     *,
@@ -50,9 +52,9 @@ def reproduce(
 ) -> None:
     """Reproduce tables and figures of the paper, with its numbers beside the measured ones.
 
-    Finished cells are reused and interrupted ones resumed. To divide the work between machines, run the command with
-    --shard on each, copy their cells into one folder and run it there without --shard. The paper's datasets are trained
-    with the paper's settings, glyphs with small ones; the flags below change the settings of all cells.
+    Finished runs are reused and interrupted ones resumed. To divide the work between machines, run the command with
+    --shard on each, copy their "cells" folders into one and run it there without --shard. The paper's datasets are
+    trained with the paper's settings, glyphs with small ones; the flags below change the settings of all runs.
     """
     from metrix.cli.terminal.grid import build_grid_watcher
     from metrix.cli.terminal.progress import show_progress
