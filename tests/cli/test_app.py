@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from metrix import MetrixError, MetrixWarning, __version__
+from metrix.train import config
 from tests.command_line import Metrix
 
 
@@ -18,7 +19,7 @@ def test_help_is_instant_and_without_torch() -> None:
         "import resource\nused = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print('heavy', sorted(heavy), 'seconds', used.ru_utime + used.ru_stime)"
     )
-    for verb in ([], ["train"], ["demo"], ["data", "check"]):
+    for verb in ([], ["demo"], ["data", "check"], ["evaluate"]):
         done = subprocess.run(
             [sys.executable, "-c", program, *verb, "--help"], capture_output=True, text=True, timeout=60, check=True
         )
@@ -26,6 +27,12 @@ def test_help_is_instant_and_without_torch() -> None:
         assert last.startswith("heavy [] "), last
         assert float(last.split()[-1]) < 1.0, last  # processor time: the machine may be busy
         assert "Usage: metrix" in done.stdout
+
+
+@pytest.mark.parametrize("key", config.TABLES)
+def test_help_names_every_choice(key: str, metrix: Metrix) -> None:
+    shown = " ".join(metrix("train", "--help").out.replace("│", " ").split())
+    assert ", ".join(config.choices(key)) in shown
 
 
 def test_version(metrix: Metrix) -> None:

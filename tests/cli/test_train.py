@@ -65,7 +65,10 @@ def test_switches(metrix: Metrix) -> None:
         ),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--mixup", "feature"), "--mixup none"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "margin", "--mixup", "embed"), "Margin cannot be mixed"),
-        (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--per-class", "1"), "per_class: expected at least 2"),
+        (
+            ("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--per-class", "1"),
+            "per_class: expected at least 2",
+        ),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--batch-size", "3"), "at least 10 with per_class=5"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--holdout", "0.999"), ""),
     ],

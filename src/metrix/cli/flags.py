@@ -1,7 +1,7 @@
-"""Flags from the configuration: every key of `metrix.train.config` is one, with its own help text.
+"""Flags from the configuration: every key of `metrix.train.config` becomes one, with its own help text.
 
-pydantic and the configuration take a moment to import, which `--help` of other verbs should not pay;
-verbs that need these flags import this module when they are registered, nothing else does.
+Keys that are chosen from a table (loss, mixup type …) name the entries of that table in their help. The tables stand
+beside code that needs torch, so they are read when the help is printed, not when the command is built.
 """
 
 from __future__ import annotations
@@ -12,20 +12,43 @@ from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from metrix.train import config as configuration
 
 _PANELS = {"data": "Data", "model": "Model", "loss": "Loss", "mixing": "Mixup", "train": "Training"}
+_CHOICES = "{choices}"  # in a help text: stands for the names of the key's table
+
+
+class ConfigCommand(TyperCommand):
+    """A command with flags from the configuration, whose help names the entries of the tables."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        for parameter in self.params:
+            text = getattr(parameter, "help", None)
+            if parameter.name is not None and text and _CHOICES in text:
+                names = ", ".join(configuration.choices(parameter.name))
+                parameter.help = text.replace(_CHOICES, names)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
 
 
 def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("data",)) -> Callable[..., None]:
-    """A verb whose last parameter `flags` becomes one option for each key; only given ones are passed."""
+    """Add a flag for each key of the configuration to a verb.
+
+    Args:
+        verb: Its last parameter, `flags`, receives the values of the flags that were given, by key.
+        without: Keys that get no flag.
+
+    Returns:
+        A function for `app.command(..., cls=ConfigCommand)`.
+    """
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[:-1]
     keys = [key for key in configuration.sections() if key not in without]
     options = [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(k)) for k in keys]
 
     def command(**values: Any) -> None:
-        flags = {key: _value(key, values.pop(key)) for key in keys if values.get(key) is not None}
+        flags = {key: _parse(key, values.pop(key)) for key in keys if values.get(key) is not None}
         verb(**{k: v for k, v in values.items() if k not in keys}, flags=flags)
 
     command.__doc__ = verb.__doc__
@@ -39,8 +62,12 @@ def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("da
 
 def _option(key: str) -> Any:
     field = configuration.field(key)
-    kind, choices = _kind(field.annotation)
-    text = field.description + (f" ({', '.join(choices)})" if choices and "," not in field.description else "")
+    kind, values = _kind(field.annotation)
+    text = field.description
+    if key in configuration.TABLES:
+        text += f": {_CHOICES}"
+    elif values:
+        text += f": {', '.join(values)}"
     default = field.default
     shown = ",".join(str(x) for x in default) if isinstance(default, tuple) else default
     help_text = text if shown is None else f"{text} [dim]\\[default: {shown}][/dim]"
@@ -52,17 +79,21 @@ def _option(key: str) -> Any:
 
 
 def _kind(annotation: Any) -> tuple[Any, list[str]]:
-    """The type of a flag, and the values it takes if they are few."""
+    """The type of a flag, and its values if they are a fixed few."""
     if get_origin(annotation) is Literal:
         return str, [str(x) for x in get_args(annotation)]
     for part in (annotation, *get_args(annotation)):
         if part in (bool, int, float, str):
             return part, []
-    return str, []  # tuples are given with commas
+    return str, []  # tuples are given as text with commas
 
 
-def _value(key: str, value: Any) -> Any:
-    """Comma-separated text as the list that a tuple key takes; `none` is an empty one, `all` is None."""
+def _parse(key: str, value: Any) -> Any:
+    """Split comma-separated text into a list where the key takes several values; `none` is [], `all` is [None].
+
+    >>> _parse("mixup", "input,embed"), _parse("mixup", "none"), _parse("hard_negatives", "3,all")
+    (['input', 'embed'], [], ['3', None])
+    """
     annotation = configuration.field(key).annotation
     is_tuple = any(get_origin(x) is tuple for x in (annotation, *typing.get_args(annotation)))
     if not is_tuple or not isinstance(value, str):

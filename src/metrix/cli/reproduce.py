@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import with_config_flags
+from metrix.cli.flags import ConfigCommand, with_config_flags
 
 if TYPE_CHECKING:
     from metrix.reproduce.grid import Grid
@@ -20,7 +20,8 @@ FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "st
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("reproduce", rich_help_panel="Measure")(with_config_flags(reproduce, without=FIXED))
+    command = with_config_flags(reproduce, without=FIXED)
+    app.command("reproduce", cls=ConfigCommand, rich_help_panel="Measure")(command)
 
 
 def reproduce(

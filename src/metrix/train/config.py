@@ -15,29 +15,48 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from metrix.errors import InvalidInput, unknown_choice
 
+# The keys whose values are names of a table in `metrix.train.names`.
+TABLES = {
+    "pool": "POOLS",
+    "loss": "LOSSES",
+    "mixup_method": "METHODS",
+    "mixup": "MIXUP_TYPES",
+    "pairs": "PAIR_KINDS",
+    "scheme": "SCHEMES",
+}
 
-def _table(name: str) -> Mapping[str, Any]:
-    """A table of `metrix.train.names`, which imports torch: only a given value needs it, `--help` does not."""
+
+def _table(key: str) -> Mapping[str, Any]:
+    """The table of a key. It is imported when it is needed, because that imports torch."""
     from metrix.train import names
 
-    table: Mapping[str, Any] = getattr(names, name)
+    table: Mapping[str, Any] = getattr(names, TABLES[key])
     return table
 
 
-def _known(what: str, table: str) -> AfterValidator:
+def choices(key: str) -> list[str]:
+    """The names that a key with a table accepts.
+
+    >>> choices("mixup")
+    ['input', 'feature', 'embed']
+    """
+    return list(_table(key))
+
+
+def _known(key: str) -> AfterValidator:
     def check(name: str) -> str:
-        if name not in _table(table):
-            raise unknown_choice(what, name, _table(table))
+        if name not in _table(key):
+            raise unknown_choice(key, name, _table(key))
         return name
 
     return AfterValidator(check)
 
 
-MixupName = Annotated[str, _known("mixup", "MIXUP_TYPES")]
-PairsName = Annotated[str, _known("pairs", "PAIR_KINDS")]
-PoolName = Annotated[str, _known("pool", "POOLS")]
-SchemeName = Annotated[str, _known("scheme", "SCHEMES")]
-MethodName = Annotated[str, _known("mixup_method", "METHODS")]
+MixupName = Annotated[str, _known("mixup")]
+PairsName = Annotated[str, _known("pairs")]
+PoolName = Annotated[str, _known("pool")]
+SchemeName = Annotated[str, _known("scheme")]
+MethodName = Annotated[str, _known("mixup_method")]
 
 
 class Section(BaseModel):
@@ -49,47 +68,49 @@ class Section(BaseModel):
 class Data(Section):
     """Where images come from and how they are split."""
 
-    data: str = Field("glyphs", description="glyphs, glyphs-mini, a folder, a manifest (.csv, .parquet), cub:PATH …")
+    data: str = Field(
+        "glyphs", description="glyphs, glyphs-mini, a folder, a manifest (.csv, .parquet), or LAYOUT:PATH"
+    )
     unseen: float = Field(0.5, gt=0, lt=1, description="share of a folder's classes kept for testing")
     split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
-    layout: str | None = Field(None, description="how the data is laid out, where it is not recognised")
+    layout: str | None = Field(None, description="layout of the data, if it is not recognised")
     max_bad: float = Field(0.01, ge=0, description="unreadable images to tolerate: a share below 1, or a count")
     holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
     train_classes: int | None = Field(None, ge=2, description="train on only this many of the training classes")
     image_size: int | None = Field(None, ge=8, description="side of the image crop; the backbone's own by default")
-    augment: Literal["standard", "none"] = Field("standard", description="random views in training, or none")
+    augment: Literal["standard", "none"] = Field("standard", description="random views of the training images")
     cache: Literal["ram", "disk", "none"] = Field("none", description="where to keep decoded, resized images")
-    workers: int = Field(0, ge=0, description="processes that load images")
+    workers: int = Field(0, ge=0, description="processes that load images; 0 loads them in the main process")
 
 
 class Model(Section):
     """Backbone and head."""
 
-    backbone: str = Field("resnet50", description="a name of timm, efficientnet_lite0|1|2 or glyphs-cnn")
+    backbone: str = Field("resnet50", description="a timm model, efficientnet_lite0, 1 or 2, or glyphs-cnn")
     dim: int = Field(512, ge=1, description="length of the embedding")
-    pool: PoolName = Field(
-        "avg+max", description="pooling of the head, such as avg+max, gem or attention; metrix methods lists all"
+    pool: PoolName = Field("avg+max", description="pooling of the head")
+    weights: str | None = Field(
+        None, description="pretrained, or a file (.safetensors, .pth); random weights by default"
     )
-    weights: str | None = Field(None, description="pretrained, or a file (.safetensors, .pth); random by default")
-    freeze_to: str | None = Field(None, description="last frozen stage of the backbone, or all")
-    frozen_bn: bool = Field(False, description="batch norm keeps its statistics in training")
-    sync_bn: bool = Field(
-        True, description="several processes: batch norm over the global batch, not each process's part"
-    )
-    views: int = Field(0, ge=0, description="with freeze_to: cached views of each training image; 0 caches none")
+    freeze_to: str | None = Field(None, description="freeze the backbone up to this stage, or all of it")
+    frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")
+    sync_bn: bool = Field(True, description="with several processes: batch norm over the global batch")
+    views: int = Field(0, ge=0, description="with --freeze-to: views of each training image to cache; 0 for no cache")
 
 
 class LossChoice(Section):
     """The loss and its parameters; those left out have the loss's own defaults."""
 
-    loss: str = Field("multi-similarity", description="contrastive, multi-similarity, proxy-anchor, proxy-nca++ …")
+    loss: str = Field("multi-similarity", description="the loss")
     margin: float | None = Field(None, description="m, the margin")
-    beta: float | None = Field(None, gt=0, description="β, scale of positives; first boundary of the margin loss")
-    gamma: float | None = Field(None, gt=0, description="γ, scale of negatives; of centres in soft-triple")
-    temperature: float | None = Field(None, gt=0, description="T of the NCA family and epshn")
-    reduction: str | None = Field(None, description="how the terms of the loss are averaged")
-    mining: str | None = Field(None, description="triplets of the triplet loss: semi-hard or all")
-    centers: int | None = Field(None, ge=1, description="K, centres of each class in soft-triple")
+    beta: float | None = Field(None, gt=0, description="β, scale of positives; initial boundary in the margin loss")
+    gamma: float | None = Field(None, gt=0, description="γ, scale of negatives; scale over centres in soft-triple")
+    temperature: float | None = Field(None, gt=0, description="T, temperature of the NCA losses and epshn")
+    reduction: str | None = Field(
+        None, description="how the terms of the loss are summed or averaged; depends on the loss"
+    )
+    mining: str | None = Field(None, description="triplet loss: which triplets count, semi-hard or all")
+    centers: int | None = Field(None, ge=1, description="K, centres per class in soft-triple")
     la: float | None = Field(None, gt=0, description="λ, scale of similarities in soft-triple")
     tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
 
@@ -97,32 +118,28 @@ class LossChoice(Section):
 class Mixing(Section):
     """Mixup; keys left out have the defaults of the mixing method."""
 
-    mixup_method: MethodName = Field(
-        "metrix", description="how to mix: metrix, imix, mochi, proxy-synthesis; metrix methods says more"
-    )
-    mixup: tuple[MixupName, ...] = Field(
-        ("feature",), description="input, feature, embed …, several, or none; losses that take no mixup need none"
-    )
+    mixup_method: MethodName = Field("metrix", description="mixing method")
+    mixup: tuple[MixupName, ...] = Field(("feature",), description="mixup type, several separated by commas, or none")
     pairs: tuple[PairsName, ...] = Field(
-        ("pos-neg", "anc-neg"), description="kinds of mixing pairs; one is drawn in each step"
+        ("pos-neg", "anc-neg"), description="kinds of mixing pairs, one of which is drawn in each step"
     )
     strength: float = Field(0.4, ge=0, description="w, weight of the mixed loss")
-    alpha: float = Field(2.0, gt=0, description="λ ~ Beta(alpha, alpha)")
+    alpha: float = Field(2.0, gt=0, description="α of the distribution of λ, Beta(α, α)")
     hard_negatives: tuple[int | None, ...] | None = Field(
-        None, description="mix only with the k hardest negatives, one k for each mixup type"
+        None, description="mix only with the k hardest negatives, or all; one value per mixup type"
     )
-    lam_per: Literal["pair", "batch"] = Field("pair", description="draw one λ for each pair, or for each batch")
+    lam_per: Literal["pair", "batch"] = Field("pair", description="draw one λ for each")
     mix: Literal["local", "global"] = Field(
-        "local", description="several processes: mix features and inputs within each process's part, or across all"
+        "local", description="with several processes: mix features and inputs within a process or across all"
     )
     instance_temperature: float | None = Field(
-        None, gt=0, description="imix: use its cross-entropy over instances with this temperature, 0.2 as published"
+        None, gt=0, description="imix: temperature of its cross-entropy over instances, 0.2 as published"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_method(cls, given: Any) -> Any:
-        method = _table("METHODS").get(given.get("mixup_method", "metrix")) if isinstance(given, dict) else None
+        method = _table("mixup_method").get(given.get("mixup_method", "metrix")) if isinstance(given, dict) else None
         return given if method is None else {**method.defaults, **given}
 
     def describe(self) -> str:
@@ -137,7 +154,7 @@ class Training(Section):
     """Batches, optimiser, schedule and model selection."""
 
     epochs: int = Field(60, ge=1, description="passes over the training images")
-    max_steps: int | None = Field(None, ge=1, description="end after this many steps, even within an epoch")
+    max_steps: int | None = Field(None, ge=1, description="stop after this many steps, even within an epoch")
     batch_size: int = Field(100, ge=2, description="images in a batch, over all processes together")
     micro_batch: int | None = Field(
         None,
@@ -149,7 +166,7 @@ class Training(Section):
     )
     memory_after: int = Field(0, ge=0, description="steps before the memory is used")
     sampler: Literal["balanced", "random"] = Field(
-        "balanced", description="classes × images per class, or images at random"
+        "balanced", description="equally many images of each class in a batch, or images at random"
     )
     per_class: int = Field(5, ge=1, description="images of each class in a balanced batch")
     lr: float = Field(1e-4, gt=0, description="learning rate of the backbone")
@@ -164,26 +181,26 @@ class Training(Section):
     schedule: Literal["step", "cosine", "constant"] = Field("step", description="how the learning rate falls")
     decay_every: int = Field(10, ge=1, description="step schedule: epochs between two decays")
     decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of each decay")
-    warmup_epochs: int = Field(0, ge=0, description="first epochs in which only head and proxies train")
-    clip: float | None = Field(None, gt=0, description="largest gradient norm")
-    scheme: SchemeName = Field(
-        "none", description="none, or divide-and-conquer: batches of one cluster train one slice of the embedding"
+    warmup_epochs: int = Field(0, ge=0, description="first epochs, in which only the head and the proxies are trained")
+    clip: float | None = Field(None, gt=0, description="clip the norm of the gradient at this value")
+    scheme: SchemeName = Field("none", description="training scheme")
+    clusters: int = Field(
+        8, ge=2, description="divide-and-conquer: clusters of training images, and slices of the embedding"
     )
-    clusters: int = Field(8, ge=2, description="divide-and-conquer: clusters of the training images, and slices")
     recluster_every: int = Field(2, ge=1, description="divide-and-conquer: epochs between two clusterings")
     finetune_epochs: int | None = Field(
         None,
         ge=1,
         description="divide-and-conquer: last epochs, which train the whole embedding; 5 % of all by default",
     )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="arithmetic of the network")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="precision of the network")
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay of a moving average of weights, which becomes the model; 0 for none"
     )
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="device to train on")
     seed: int = Field(0, ge=0, description="seed of weights, batches, views and mixup")
     validate_every: int = Field(1, ge=1, description="epochs between two validations")
-    patience: int | None = Field(None, ge=1, description="end after this many validations without improvement")
+    patience: int | None = Field(None, ge=1, description="stop after this many validations without improvement")
     checkpoint_steps: int = Field(500, ge=1, description="steps between two checkpoints within an epoch")
 
 
@@ -269,7 +286,7 @@ def parse_config(nested: dict[str, Any]) -> Config:
 def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
     """Replace a scheme given as the loss by that scheme, with its authors' loss."""
     name = nested.get("loss", {}).get("loss")
-    if name not in _table("SCHEMES") or name == "none":
+    if name not in _table("scheme") or name == "none":
         return nested
     return {
         **nested,
@@ -279,7 +296,7 @@ def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_mixup(nested: dict[str, Any]) -> bool:
-    entry = _table("LOSSES").get(str(nested.get("loss", {}).get("loss", LossChoice().loss)))
+    entry = _table("loss").get(str(nested.get("loss", {}).get("loss", LossChoice().loss)))
     return entry is None or entry.takes_mixup
 
 
