@@ -1,8 +1,10 @@
-"""Wording that several messages share: lists cut short, and numbers with their noun."""
+"""What messages to the user share: lists cut short, numbers with their noun, and reports of progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+OnProgress = Callable[[int, int], None]  # called with (done, total) while something takes long
 
 
 def first_few(names: Iterable[object], limit: int = 5) -> str:

@@ -57,7 +57,7 @@ def test_switches(metrix: Metrix) -> None:
         (("glyphs", "--preset", "glyphs", "--config", "c.yaml"), "both given"),
         (("--resume", "nowhere"), "is no run"),
         (("--resume", "run", "--lr", "1"), "--resume with --lr"),
-        (("nowhere",), "neither an embedded dataset nor a file"),
+        (("nowhere",), "neither a built-in one nor an existing file"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "contrastive", "--beta", "2"), "has no beta"),
         (
             ("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--beta", "2"),

@@ -10,6 +10,11 @@ from PIL import Image
 Paint = Callable[..., Path]
 
 
+def damage(path: Path) -> None:
+    """Cut an image file short."""
+    path.write_bytes(path.read_bytes()[:40])
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of this test alone."""

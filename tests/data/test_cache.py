@@ -138,7 +138,7 @@ def test_two_builders_end_with_one_cache(jpegs: Path, own_cache: Path) -> None:
 def test_no_room_is_said_before_anything_is_decoded(
     jpegs: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "_memory", lambda: 1000)
+    monkeypatch.setattr(caching, "_total_memory", lambda: 1000)
     with pytest.raises(DataError, match=r"GB of memory; use cache='disk'"):
         data.open(jpegs, cache="ram")
     monkeypatch.setattr(caching.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
@@ -149,4 +149,4 @@ def test_no_room_is_said_before_anything_is_decoded(
 def test_the_estimate_is_near_the_real_size(jpegs: Path, own_cache: Path) -> None:
     dataset = data.open(jpegs, cache="disk", short_side=40)
     real = (only_cache(own_cache) / "pixels.raw").stat().st_size
-    assert abs(caching._estimate(dataset.catalogue, 40) / real - 1) < 0.05
+    assert abs(caching._estimate_size(dataset.catalogue, 40) / real - 1) < 0.05

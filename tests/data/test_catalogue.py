@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metrix.data.catalogue import Catalogue, Row
+from metrix.data.catalogue import Catalogue, ImageRow
 from metrix.errors import ChoiceError, DataError
 
 ROOT = Path("photos")
 
 
-def of(*rows: Row, **options: object) -> Catalogue:
+def of(*rows: ImageRow, **options: object) -> Catalogue:
     return Catalogue.from_rows("folder", ROOT, rows, **options)  # type: ignore[arg-type]
 
 
 def many(classes: int) -> Catalogue:
-    return of(*(Row(f"{k}/{n}.png", f"class {k}") for k in range(classes) for n in range(2)))
+    return of(*(ImageRow(f"{k}/{n}.png", f"class {k}") for k in range(classes) for n in range(2)))
 
 
 def classes_in(catalogue: Catalogue, part: str) -> set[str]:
@@ -59,12 +59,17 @@ def test_hold_out_refuses_shares_that_leave_nothing(fraction: float) -> None:
 
 
 def test_dividing_one_class_is_an_error() -> None:
-    with pytest.raises(DataError, match="takes at least 2; there is 1"):
+    with pytest.raises(DataError, match="expected at least 2 classes to choose them from, got 1"):
         many(1).split(0.5)
 
 
 def test_test_images_are_queries_and_gallery_at_once() -> None:
-    rows = [Row("a", "x", "train"), Row("b", "y", "test"), Row("c", "y", "query"), Row("d", "y", "gallery")]
+    rows = [
+        ImageRow("a", "x", "train"),
+        ImageRow("b", "y", "test"),
+        ImageRow("c", "y", "query"),
+        ImageRow("d", "y", "gallery"),
+    ]
     catalogue = of(*rows)
     assert catalogue.where("test").tolist() == [1, 2, 3]
     assert catalogue.where("query").tolist() == [1, 2]
@@ -76,44 +81,44 @@ def test_test_images_are_queries_and_gallery_at_once() -> None:
 @pytest.mark.parametrize("path", ["../secret.png", "a/../../b.png", "/etc/passwd", "a\0b.png"])
 def test_paths_that_leave_the_root_are_refused(path: str) -> None:
     with pytest.raises(DataError, match="outside"):
-        of(Row("fine.png", "x"), Row(path, "x"))
+        of(ImageRow("fine.png", "x"), ImageRow(path, "x"))
 
 
 def test_names_with_dots_are_fine() -> None:
-    assert len(of(Row("a..b/..c.png", "x"))) == 1
+    assert len(of(ImageRow("a..b/..c.png", "x"))) == 1
 
 
 def test_a_class_in_two_parts_is_a_problem_that_names_it() -> None:
-    catalogue = of(Row("a", "cat", "train"), Row("b", "cat", "query"), Row("c", "dog", "gallery"))
+    catalogue = of(ImageRow("a", "cat", "train"), ImageRow("b", "cat", "query"), ImageRow("c", "dog", "gallery"))
     with pytest.raises(DataError, match=r"1 class is in more than one part: cat \(test and train\)"):
         catalogue.require_sound()
 
 
 def test_a_class_without_images_is_a_problem_that_names_it() -> None:
     with pytest.raises(DataError, match=r"1 class has no images: ghost"):
-        of(Row("a", "cat"), class_names=["cat", "ghost"]).require_sound()
+        of(ImageRow("a", "cat"), class_names=["cat", "ghost"]).require_sound()
 
 
 def test_contradictions_are_problems_and_repetitions_are_notes() -> None:
-    catalogue = of(Row("a", "cat"), Row("a", "cat"), Row("b", "dog"))
+    catalogue = of(ImageRow("a", "cat"), ImageRow("a", "cat"), ImageRow("b", "dog"))
     catalogue.require_sound()
     assert len(catalogue) == 2
-    assert catalogue.notes == ("1 repeated row read once",)
+    assert catalogue.notes == ("1 repeated row ignored",)
     with pytest.raises(DataError, match="a is listed as 'cat' and as 'dog'"):
-        of(Row("a", "cat"), Row("a", "dog")).require_sound()
+        of(ImageRow("a", "cat"), ImageRow("a", "dog")).require_sound()
     with pytest.raises(DataError, match="a is listed in train and in test"):
-        of(Row("a", "cat", "train"), Row("a", "cat", "test")).require_sound()
+        of(ImageRow("a", "cat", "train"), ImageRow("a", "cat", "test")).require_sound()
 
 
 def test_two_boxes_of_one_file_are_two_images() -> None:
-    assert len(of(Row("a", "cat", box=(0, 0, 2, 2)), Row("a", "dog", box=(2, 0, 4, 2)))) == 2
+    assert len(of(ImageRow("a", "cat", box=(0, 0, 2, 2)), ImageRow("a", "dog", box=(2, 0, 4, 2)))) == 2
 
 
 def test_all_problems_are_told_at_once() -> None:
     bad = of(
-        Row("a", "cat", "train"),
-        Row("b", "cat", "test"),
-        Row("a", "dog", "train"),
+        ImageRow("a", "cat", "train"),
+        ImageRow("b", "cat", "test"),
+        ImageRow("a", "dog", "train"),
         class_names=["cat", "dog"],
     )
     assert len(bad.problems) == 3
@@ -124,7 +129,7 @@ def test_fingerprint_sees_sizes_labels_parts_and_boxes_but_not_the_place(tmp_pat
         root = tmp_path / folder
         root.mkdir(exist_ok=True)
         (root / "a.png").write_bytes(content)
-        row = Row("a.png", "cat", "train")._replace(**change)
+        row = ImageRow("a.png", "cat", "train")._replace(**change)
         return Catalogue.from_rows("folder", root, [row]).fingerprint()
 
     assert at("one") == at("two")

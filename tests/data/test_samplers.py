@@ -135,13 +135,13 @@ def test_labels_may_be_a_list_an_array_or_a_tensor() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes_per_batch": 13}, "from 1 to the 12 classes there are; got 13"),
-        ({"classes_per_batch": 0}, "from 1 to the 12 classes"),
-        ({"per_class": 0}, "per_class must be at least 1"),
-        ({"batches": 2}, "at least 3, so that an epoch visits all 12 classes; got 2"),
-        ({"world_size": 5}, "at least world_size.*got 4 and 5"),
-        ({"rank": 2, "world_size": 2}, "got rank 2 of 2"),
-        ({"rank": -1}, "got rank -1 of 1"),
+        ({"classes_per_batch": 13}, "from 1 to the number of classes, 12, got 13"),
+        ({"classes_per_batch": 0}, "from 1 to the number of classes, 12, got 0"),
+        ({"per_class": 0}, "per_class: expected an integer ≥ 1, got 0"),
+        ({"batches": 2}, "expected at least 3, to have all 12 classes in an epoch, got 2"),
+        ({"world_size": 5}, "at least world_size=5.*got 4"),
+        ({"rank": 2, "world_size": 2}, "rank: expected an integer from 0 to 1 .*got 2"),
+        ({"rank": -1}, "rank: expected an integer from 0 to 0 .*got -1"),
     ],
 )
 def test_what_cannot_be_is_said(options: dict[str, int], message: str) -> None:
@@ -150,9 +150,9 @@ def test_what_cannot_be_is_said(options: dict[str, int], message: str) -> None:
 
 
 def test_random_sampler_says_what_cannot_be() -> None:
-    with pytest.raises(InvalidInput, match="from 1 to the 5 images there are; got 6"):
+    with pytest.raises(InvalidInput, match="from 1 to the number of images, 5, got 6"):
         RandomSampler(5, 6)
     with pytest.raises(InvalidInput, match="at least world_size"):
         RandomSampler(9, 3, world_size=4)
-    with pytest.raises(InvalidInput, match="start_batch from 0 to 2; got epoch 0, start_batch 3"):
+    with pytest.raises(InvalidInput, match="start_batch from 0 to 2, got epoch 0, start_batch 3"):
         RandomSampler(6, 3).set_epoch(0, 3)

@@ -210,7 +210,7 @@ def test_mistakes_are_told_before_any_work(runs: Path, refused: Any, tmp_path: P
     refused("report", runs / "clean", "-o", tmp_path, words=("ends in .html",))
     refused("report", runs / "clean", "--names", "a,b", words=("2 names for 1 runs",))
     refused("report", runs / "clean", "--ks", "one", words=("--ks", "whole numbers"))
-    refused("report", runs / "clean", "--data", tmp_path / "none", words=("neither an embedded dataset",))
+    refused("report", runs / "clean", "--data", tmp_path / "none", words=("neither a built-in one",))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,11 +1,12 @@
-"""From images in any layout to batches: `open`, `check`, samplers, transforms.
+"""Datasets of labelled images in any layout: open, check, transform, and sample batches.
 
 >>> from metrix import data
->>> glyphs = data.open("glyphs")                                                   # doctest: +SKIP
->>> train = glyphs.train.with_transform(data.GlyphTransform(), seed=0)             # doctest: +SKIP
->>> sampler = data.BalancedSampler(train.labels, classes_per_batch=20, per_class=5)  # doctest: +SKIP
->>> for images, labels in data.loader(train, sampler):                             # doctest: +SKIP
-...     ...
+>>> glyphs = data.open("glyphs-mini")
+>>> train = glyphs.train.with_transform(data.GlyphTransform(), seed=0)
+>>> sampler = data.BalancedSampler(train.labels, classes_per_batch=20, per_class=5)
+>>> images, labels = next(iter(data.loader(train, sampler)))
+>>> images.shape, labels.shape
+(torch.Size([100, 1, 28, 28]), torch.Size([100]))
 """
 
 from metrix.data.cache import PixelCache, build_cache

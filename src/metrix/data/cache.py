@@ -1,9 +1,9 @@
-"""Decoded, shrunk images kept as plain bytes, in memory or mapped from disk.
+"""A cache of decoded, shrunk images, in memory or memory-mapped from disk.
 
-On disk a cache is a folder of two files: `pixels.raw`, the uint8 RGB images one after another, and
-`index.json`, where each starts and its size. It is built beside its final name and renamed when whole, so
-an interrupted build is never taken for a cache. Its name is a hash of the files' paths, sizes and times, so
-changed images get a new one.
+On disk, a cache is a folder with two files: `pixels.raw`, the uint8 RGB images one after another, and `index.json`,
+their offsets and sizes. It is built under another name and renamed when it is complete, so an interrupted build is
+never used. Its name is a hash of the paths, sizes and modification times of the image files, so images that changed
+get a new cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,18 @@ from numpy.typing import NDArray
 
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, image_size, load_image
-from metrix.data.survey import Broken, Progress, in_order
+from metrix.data.survey import Broken, map_in_order
 from metrix.errors import DataError, unknown_choice
 from metrix.files import cache_folder, lock, write_json
+from metrix.messages import OnProgress
 
 KINDS = ("none", "ram", "disk")
 FORMAT = 1
-SHORT_SIDE = 256  # enough for the usual crops of 224
+SHORT_SIDE = 256  # pixels; enough for the usual crops of 224
 
 
 class PixelCache:
-    """Images by their position in the catalogue.
-
-    `cache[i]` is (height, width, 3), uint8, a view without a copy.
-    """
+    """Decoded images: `cache[i]` is image i of the catalogue, uint8 (height, width, 3), not copied."""
 
     def __init__(self, pixels: NDArray[np.uint8], index: dict[str, Any], file: Path | None = None) -> None:
         self._pixels, self._index, self._file = pixels, index, file
@@ -50,12 +48,12 @@ class PixelCache:
         return self._pixels[self._starts[index] : self._starts[index + 1]].reshape(height, width, 3)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Loader processes map the file again instead of getting its contents."""
+        """A loader process maps the file itself instead of receiving a copy of its contents."""
         pixels = None if self._file is not None else self._pixels
         return {"pixels": pixels, "index": self._index, "file": self._file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        pixels = state["pixels"] if state["file"] is None else _map(state["file"])
+        pixels = state["pixels"] if state["file"] is None else _map_file(state["file"])
         self.__init__(pixels, state["index"], state["file"])  # type: ignore[misc]
 
 
@@ -66,24 +64,33 @@ def build_cache(
     *,
     short_side: int = SHORT_SIDE,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> PixelCache:
-    """The cache of all images of a catalogue; one on disk is reused if it is whole.
+    """Decode all images of a catalogue, or open the cache on disk if it exists.
 
-    `stamp` is the survey's, which changes whenever the files do.
+    Args:
+        catalogue: the images.
+        kind: `ram` or `disk`.
+        stamp: that of the catalogue's survey, which changes when a file does.
+        short_side: length in pixels to which the shorter side is shrunk.
+        workers: number of threads; by default one for each processor.
+        progress: called with (images done, images in all).
+
+    Raises:
+        DataError: if there is not enough memory or disk space.
     """
     if kind == "disk":
-        return _on_disk(catalogue, stamp, short_side, workers, progress)
+        return _build_on_disk(catalogue, stamp, short_side, workers, progress)
     if kind != "ram":
         raise unknown_choice("cache", kind, KINDS)
-    _require_room(_estimate(catalogue, short_side), _memory(), "memory", "cache='disk'")
+    _require_room(_estimate_size(catalogue, short_side), _total_memory(), "memory", "cache='disk'")
     buffer = bytearray()
-    index = _index_of(_decoded(catalogue, short_side, workers, progress), catalogue, buffer.extend)
+    index = _write_images(catalogue, _decode(catalogue, short_side, workers, progress), buffer.extend)
     return PixelCache(np.frombuffer(buffer, dtype=np.uint8), index)
 
 
-def _on_disk(
-    catalogue: Catalogue, stamp: str, short_side: int, workers: int | None, progress: Progress | None
+def _build_on_disk(
+    catalogue: Catalogue, stamp: str, short_side: int, workers: int | None, progress: OnProgress | None
 ) -> PixelCache:
     key = hashlib.sha256(f"{FORMAT} {stamp} {short_side}".encode()).hexdigest()[:32]
     folder = cache_folder() / "images" / key
@@ -93,18 +100,18 @@ def _on_disk(
             return found
         shutil.rmtree(folder, ignore_errors=True)
         building = folder.with_suffix(".building")
-        shutil.rmtree(building, ignore_errors=True)  # of a build that was killed
+        shutil.rmtree(building, ignore_errors=True)  # left by a build that was killed
         building.mkdir(parents=True)
         try:
             free = shutil.disk_usage(building).free
             _require_room(
-                _estimate(catalogue, short_side),
+                _estimate_size(catalogue, short_side),
                 free,
                 f"free disk space in {building.parent}",
                 "a smaller short_side",
             )
             with open(building / "pixels.raw", "wb") as file:
-                index = _index_of(_decoded(catalogue, short_side, workers, progress), catalogue, file.write)
+                index = _write_images(catalogue, _decode(catalogue, short_side, workers, progress), file.write)
                 file.flush()
                 os.fsync(file.fileno())
             write_json(building / "index.json", index, indent=None)
@@ -113,30 +120,31 @@ def _on_disk(
             shutil.rmtree(building, ignore_errors=True)
         found = _open(folder)
     if found is None:
-        raise DataError(f"the image cache in {folder} cannot be read back; is the disk full or failing?")
+        raise DataError(f"the image cache in {folder} cannot be read back after writing it; check the disk")
     return found
 
 
-def _decoded(
-    catalogue: Catalogue, short_side: int, workers: int | None, progress: Progress | None
+def _decode(
+    catalogue: Catalogue, short_side: int, workers: int | None, progress: OnProgress | None
 ) -> Iterator[NDArray[np.uint8] | str]:
     """Each image as an array, or the reason why it is broken."""
 
     def read(position: int) -> NDArray[np.uint8] | str:
-        box = catalogue.boxes[position] if catalogue.boxes is not None else None
         try:
-            return np.asarray(load_image(catalogue.file(position), box, short_side))
+            return np.asarray(load_image(catalogue.file(position), catalogue.box(position), short_side))
         except ImageError as error:
             return error.reason
 
-    for done, result in enumerate(in_order(read, range(len(catalogue)), workers), start=1):
+    for done, result in enumerate(map_in_order(read, range(len(catalogue)), workers), start=1):
         yield result
         if progress is not None:
             progress(done, len(catalogue))
 
 
-def _index_of(images: Iterator[NDArray[np.uint8] | str], catalogue: Catalogue, write: Any) -> dict[str, Any]:
-    """Write the images one after another; say where each starts."""
+def _write_images(
+    catalogue: Catalogue, images: Iterator[NDArray[np.uint8] | str], write: Callable[[bytes], object]
+) -> dict[str, Any]:
+    """Write the images one after another, and return the index of the cache."""
     starts, shapes, broken = [0], [], []
     for position, image in enumerate(images):
         if isinstance(image, str):
@@ -149,26 +157,26 @@ def _index_of(images: Iterator[NDArray[np.uint8] | str], catalogue: Catalogue, w
 
 
 def _open(folder: Path) -> PixelCache | None:
-    """A whole cache, or None."""
+    """The cache in a folder; None if it does not exist or is not complete."""
     try:
         index = json.loads((folder / "index.json").read_bytes())
         file = folder / "pixels.raw"
         if index["format"] != FORMAT or file.stat().st_size != index["starts"][-1]:
             return None
-        return PixelCache(_map(file), index, file)
+        return PixelCache(_map_file(file), index, file)
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 
 
-def _map(file: Path) -> NDArray[np.uint8]:
+def _map_file(file: Path) -> NDArray[np.uint8]:
     if file.stat().st_size == 0:
         return np.empty(0, np.uint8)
-    # Copy on write: nothing is ever written to the file, yet torch may take it as its memory.
+    # Copy on write: the file never changes, but torch only accepts arrays that are writable.
     return np.memmap(file, dtype=np.uint8, mode="c")
 
 
-def _estimate(catalogue: Catalogue, short_side: int) -> int:
-    """Bytes of the whole cache, from the sizes of some images (their headers, not their pixels)."""
+def _estimate_size(catalogue: Catalogue, short_side: int) -> int:
+    """Estimated bytes of the cache, from the headers of up to 32 images."""
     areas: list[float] = []
     for position in np.linspace(0, len(catalogue) - 1, num=min(len(catalogue), 32), dtype=int).tolist():
         size = image_size(catalogue.file(position))
@@ -180,13 +188,13 @@ def _estimate(catalogue: Catalogue, short_side: int) -> int:
 def _require_room(needed: int, room: int, what: str, instead: str) -> None:
     if needed > room:
         raise DataError(
-            f"the image cache takes about {needed / 1e9:.1f} GB, and there are {room / 1e9:.1f} GB of "
-            f"{what}; use {instead}"
+            f"the image cache needs about {needed / 1e9:.1f} GB, and there are {room / 1e9:.1f} GB of {what}; "
+            f"use {instead}"
         )
 
 
-def _memory() -> int:
+def _total_memory() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return 1 << 62  # not known here: let the system decide
+        return 1 << 62  # unknown on this system: no limit

@@ -1,7 +1,7 @@
-"""The one value that every layout gives: which images there are, of which class, for which part.
+"""The catalogue of a dataset: which images there are, of which class, in which part.
 
-A catalogue knows names and labels, not pixels (the embedded datasets carry theirs along). Everything
-after it, such as checking, caching, sampling and training, is the same for every layout.
+Every layout is read into a catalogue; everything after that (checking, caching, sampling, training) is the same for
+all of them. A catalogue has paths and labels but no pixels, except for the built-in datasets, which are in memory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from metrix.messages import count, first_few
 Box = tuple[int, int, int, int]  # left, upper, right, lower, in pixels
 
 UNSPLIT = "all"
-# "test" is query and gallery at once; "val" are training classes held out for model selection.
+# "test" is both query and gallery; "val" has training classes for model selection.
 PARTS = ("train", "val", "test", "query", "gallery")
 
 
-class Row(NamedTuple):
-    """One image as a layout's file names it."""
+class ImageRow(NamedTuple):
+    """One image as listed in the files of a layout."""
 
     path: str
     class_name: str
@@ -38,10 +38,10 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Images, labels and parts of one dataset.
+    """Images, labels and parts of a dataset.
 
     `labels[i]` is a position in `class_names`; `parts[i]` is one of `PARTS`, or `"all"` before a split.
-    `problems` are faults of the data that `require_sound` turns into an error, `notes` are remarks.
+    `problems` are faults of the data, raised by `require_sound`; `notes` need no action.
     """
 
     layout: str
@@ -65,25 +65,25 @@ class Catalogue:
         cls,
         layout: str,
         root: Path,
-        rows: Iterable[Row],
+        rows: Iterable[ImageRow],
         *,
         class_names: Sequence[str] | None = None,
         notes: Iterable[str] = (),
     ) -> Catalogue:
-        """Collect rows; `class_names` are the classes that should be there (default: those of the rows)."""
-        kept, conflicts, repeated = _unique(rows)
+        """A catalogue of rows; `class_names` are the classes that are expected (by default those of the rows)."""
+        kept, conflicts, repeated = _drop_repeated(rows)
         if not kept:
             raise DataError(f"the {layout} dataset in {root} lists no images")
         outside = [row.path for row in kept if leaves_root(row.path)]
         if outside:
             raise DataError(
                 f"{count(len(outside), 'path')} of the {layout} dataset lead outside {root}: "
-                f"{first_few(outside)}; only files below the dataset's folder are read (give that folder as root)"
+                f"{first_few(outside)}; expected paths below that folder (set root to one that contains them all)"
             )
         names = tuple(class_names) if class_names is not None else tuple(dict.fromkeys(r.class_name for r in kept))
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise DataError(f"{root}: class names come twice: {first_few(twice)}")
+            raise DataError(f"{root}: duplicate class names: {first_few(twice)}")
         number = {name: label for label, name in enumerate(names)}
         catalogue = cls(
             layout=layout,
@@ -94,9 +94,9 @@ class Catalogue:
             parts=np.array([row.part for row in kept], dtype=np.str_),
             boxes=tuple(row.box for row in kept) if any(row.box for row in kept) else None,
             categories=tuple(row.category for row in kept) if any(row.category for row in kept) else None,
-            notes=(*notes, *([f"{count(repeated, 'repeated row')} read once"] if repeated else [])),
+            notes=(*notes, *([f"{count(repeated, 'repeated row')} ignored"] if repeated else [])),
         )
-        problems = tuple(conflicts + catalogue._empty_classes() + catalogue._shared_classes())
+        problems = tuple(conflicts + catalogue._describe_empty_classes() + catalogue._describe_shared_classes())
         return dataclasses.replace(catalogue, problems=problems)
 
     def __len__(self) -> int:
@@ -113,9 +113,9 @@ class Catalogue:
         return tuple(name for name in (UNSPLIT, *PARTS) if name in present)
 
     def where(self, part: str) -> NDArray[np.int64]:
-        """Positions of a part's images; `test` is all of test, query and gallery.
+        """Positions of the images of a part.
 
-        An image of part `test` is both a query and in the gallery.
+        An image labelled `test` is both a query and in the gallery; the part `test` is all of test, query and gallery.
         """
         members = {
             "test": ("test", "query", "gallery"),
@@ -127,42 +127,46 @@ class Catalogue:
         return np.flatnonzero(np.isin(self.parts, members.get(part, (part,))))
 
     def file(self, index: int) -> Path:
-        """Where image `index` is."""
+        """The file of image `index`."""
         if self.root is None:
             raise DataError(f"the images of {self.layout} are in memory, not in files")
         return self.root / self.paths[index]
 
+    def box(self, index: int) -> Box | None:
+        """The crop box of image `index`; None for the whole image."""
+        return None if self.boxes is None else self.boxes[index]
+
     def require_sound(self) -> None:
-        """Raise a DataError that lists every problem."""
+        """Raise a DataError that lists all `problems`, if there are any."""
         if self.problems:
             listed = "".join(f"\n  - {problem}" for problem in self.problems)
-            raise DataError(f"the {self.layout} dataset in {self.root} cannot be used as it is:{listed}")
+            raise DataError(f"the {self.layout} dataset in {self.root} has problems:{listed}")
 
     def split(self, unseen: float = 0.5, seed: int = 0) -> Catalogue:
-        """Put a share `unseen` of the classes into `test`, the others into `train`.
+        """The same images with a fraction `unseen` of the classes as `test`, the others as `train`.
 
-        Classes are ordered by a hash of seed and name, so the split depends on nothing else and hardly
-        moves when a class is added. `unseen=0` trains on everything, `unseen=1` only tests.
+        The choice follows from a hash of the seed and the name of the class, so it changes little when a class is
+        added. `unseen=0` puts everything into `train`, `unseen=1` everything into `test`.
         """
         if not 0 <= unseen <= 1:
-            raise DataError(f"unseen is the share of classes kept for the test, from 0 to 1; got {unseen}")
-        chosen = _choose(self.class_names, range(len(self.class_names)), unseen, f"split:{seed}", "unseen")
+            raise DataError(f"unseen: expected a fraction of the classes from 0 to 1, got {unseen}")
+        chosen = _choose_classes(self.class_names, range(len(self.class_names)), unseen, f"split:{seed}", "unseen")
         parts = np.where(np.isin(self.labels, chosen), "test", "train")
         return dataclasses.replace(self, parts=parts)
 
     def hold_out(self, fraction: float = 0.1, seed: int = 0) -> Catalogue:
-        """Move a share of the *training classes* to `val`, for model selection without the test classes."""
+        """The same images with a fraction of the *training classes* as `val`, to select models on."""
         if not 0 < fraction < 1:
-            raise DataError(f"the share of training classes to hold out is between 0 and 1; got {fraction}")
+            raise DataError(f"fraction: expected a fraction of the training classes between 0 and 1, got {fraction}")
         if "val" in self.part_names:
-            raise DataError("this dataset already has a val part; hold out from one without")
+            raise DataError("this dataset already has a val part; use that one, or remove it from the data")
         train = np.unique(self.labels[self.where("train")]).tolist()
-        chosen = _choose(self.class_names, train, fraction, f"hold out:{seed}", "held-out")
+        chosen = _choose_classes(self.class_names, train, fraction, f"hold out:{seed}", "held-out")
         parts = np.where((self.parts == "train") & np.isin(self.labels, chosen), "val", self.parts)
         return dataclasses.replace(self, parts=parts)
 
     def fingerprint(self) -> str:
-        """SHA-256 of names, classes, parts, boxes and file sizes (of the pixels, where in memory)."""
+        """SHA-256 of paths, classes, parts, boxes, and file sizes or, for images in memory, pixels."""
         digest = hashlib.sha256()
         sizes: Sequence[object]
         if self.pixels is not None:
@@ -170,12 +174,11 @@ class Catalogue:
             sizes = [0] * len(self)
         else:
             sizes = [self.file(i).stat().st_size if self.file(i).exists() else None for i in range(len(self))]
-        boxes = self.boxes or (None,) * len(self)
-        for path, label, part, box, size in zip(self.paths, self.labels, self.parts, boxes, sizes, strict=True):
-            digest.update(repr((path, self.class_names[label], str(part), box, size)).encode())
+        for i, (path, label, part, size) in enumerate(zip(self.paths, self.labels, self.parts, sizes, strict=True)):
+            digest.update(repr((path, self.class_names[label], str(part), self.box(i), size)).encode())
         return digest.hexdigest()
 
-    def _empty_classes(self) -> list[str]:
+    def _describe_empty_classes(self) -> list[str]:
         present = np.bincount(self.labels, minlength=len(self.class_names)) > 0
         empty = [name for name, there in zip(self.class_names, present, strict=True) if not there]
         if not empty:
@@ -183,7 +186,7 @@ class Catalogue:
         verb = "has" if len(empty) == 1 else "have"
         return [f"{count(len(empty), 'class')} {verb} no images: {first_few(empty)}; add images or remove the class"]
 
-    def _shared_classes(self) -> list[str]:
+    def _describe_shared_classes(self) -> list[str]:
         seen_in: dict[int, set[str]] = defaultdict(set)
         for part in ("train", "val", "test"):
             for label in np.unique(self.labels[self.where(part)]).tolist():
@@ -196,19 +199,19 @@ class Catalogue:
         verb = "is" if len(shared) == 1 else "are"
         return [
             f"{count(len(shared), 'class')} {verb} in more than one part: {first_few(shared)}; "
-            "retrieval is measured on classes never seen in training, so each class belongs to one part"
+            "put each class into one part: retrieval is measured on classes never seen in training"
         ]
 
 
 def leaves_root(path: str) -> bool:
-    """Whether a relative path leads outside the folder that it is relative to, by its spelling alone."""
+    """Whether a path leads outside the folder that it is relative to, judged by its text alone."""
     native, posix = Path(path), PurePosixPath(path)
     return bool(native.drive) or native.is_absolute() or posix.is_absolute() or ".." in native.parts or "\0" in path
 
 
-def _unique(rows: Iterable[Row]) -> tuple[list[Row], list[str], int]:
-    """Rows without repetition, the contradictions among them, and how many were repeated."""
-    first: dict[tuple[str, Box | None], Row] = {}
+def _drop_repeated(rows: Iterable[ImageRow]) -> tuple[list[ImageRow], list[str], int]:
+    """The rows, each once; contradictions between repeated rows; how many were repeated."""
+    first: dict[tuple[str, Box | None], ImageRow] = {}
     conflicts: list[str] = []
     repeated = 0
     for row in rows:
@@ -221,12 +224,15 @@ def _unique(rows: Iterable[Row]) -> tuple[list[Row], list[str], int]:
         elif known.part != row.part:
             conflicts.append(f"{row.path} is listed in {known.part} and in {row.part}")
     if len(conflicts) > 5:
-        conflicts = [*conflicts[:5], f"{len(conflicts) - 5} more images are listed twice, differently"]
+        conflicts = [
+            *conflicts[:5],
+            f"{len(conflicts) - 5} more images are listed twice with different classes or parts",
+        ]
     return list(first.values()), conflicts, repeated
 
 
-def _choose(names: Sequence[str], labels: Iterable[int], fraction: float, salt: str, what: str) -> list[int]:
-    """A share of labels, by the hash of their names; at least one on each side unless the share is 0 or 1."""
+def _choose_classes(names: Sequence[str], labels: Iterable[int], fraction: float, salt: str, what: str) -> list[int]:
+    """A fraction of the labels, by the hash of their names; neither all nor none unless the fraction is 1 or 0."""
 
     def rank(label: int) -> bytes:
         return hashlib.sha256(f"{salt}:{names[label]}".encode()).digest()
@@ -235,5 +241,5 @@ def _choose(names: Sequence[str], labels: Iterable[int], fraction: float, salt: 
     if fraction in (0, 1):
         return ordered[: int(fraction) * len(ordered)]
     if len(ordered) < 2:
-        raise DataError(f"to divide classes into {what} and others takes at least 2; there is {len(ordered)}")
+        raise DataError(f"{what} classes: expected at least 2 classes to choose them from, got {len(ordered)}")
     return ordered[: min(max(round(fraction * len(ordered)), 1), len(ordered) - 1)]

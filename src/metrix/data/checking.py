@@ -1,4 +1,4 @@
-"""`data.check`: what is there, what is broken, what the split would be."""
+"""`data.check`: a report on a dataset before training: its parts, broken images and other problems."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 
 from metrix.data.catalogue import Catalogue
-from metrix.data.opening import MAX_BAD, classes_emptied, read_catalogue
-from metrix.data.survey import Broken, Progress, bad_limit, decode_all, missing_files, survey
+from metrix.data.opening import MAX_BAD, read_catalogue
+from metrix.data.survey import (
+    Broken,
+    decode_all,
+    describe_emptied_classes,
+    describe_missing,
+    describe_too_many_broken,
+    survey,
+)
 from metrix.errors import DataError
-from metrix.messages import count
+from metrix.messages import OnProgress, count
 
 
 @dataclasses.dataclass(frozen=True)
 class PartSummary:
-    """One part in numbers."""
+    """The size of a part: images, classes, and images in the smallest, median and largest class."""
 
     images: int
     classes: int
@@ -28,10 +35,10 @@ class PartSummary:
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """All that can be said about a dataset before training on it.
+    """What `check` found out about a dataset.
 
-    `problems` keep it from being used, `notes` do not. `sizes` are (width, height) of the smallest, the
-    median and the largest image by area.
+    `problems` are errors to `data.open`, `notes` are not. `sizes` are (width, height) of the smallest, the median
+    and the largest image by area.
     """
 
     spec: str
@@ -46,11 +53,11 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether `data.open` would take it."""
+        """Whether `data.open` would open it."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The report as plain values, for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self), "broken": [b._asdict() for b in self.broken]}
 
 
@@ -63,12 +70,13 @@ def check(
     root: str | os.PathLike[str] | None = None,
     max_bad: int | float = MAX_BAD,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> CheckReport:
-    """Read everything that `data.open` with the same arguments would, and report instead of raising.
+    """Report on a dataset; arguments as those of `data.open`, which would raise the problems found here.
 
-    >>> check("photos").ok  # doctest: +SKIP
-    True
+    >>> report = check("glyphs-mini")
+    >>> report.ok, report.parts["test"].classes
+    (True, 60)
     """
     text = os.fspath(spec)
     try:
@@ -76,40 +84,33 @@ def check(
         found = survey(catalogue)
     except DataError as error:
         return CheckReport(text, problems=(str(error),))
-    problems = list(catalogue.problems)
+    problems = [*catalogue.problems, describe_missing(catalogue, found)]
     broken: tuple[Broken, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     if catalogue.pixels is not None:
         height, width = catalogue.pixels.shape[1:]
         sizes = ((width, height),) * 3
-    elif found.missing:
-        problems.append(missing_files(catalogue, found))
-    else:
+    elif not found.missing:
         decoded = decode_all(catalogue, found.stamp, workers=workers, progress=progress)
         broken = decoded.broken
-        sizes = _three_sizes(decoded.sizes)
-        limit = bad_limit(max_bad, len(catalogue))
-        if len(broken) > limit:
-            problems.append(
-                f"{len(broken):,} of {count(len(catalogue), 'image')} cannot be read; max_bad={max_bad} allows {limit}"
-            )
-        if emptied := classes_emptied(catalogue, broken):
-            problems.append(emptied)
+        sizes = _smallest_median_largest(decoded.sizes)
+        problems.append(describe_too_many_broken(catalogue, broken, max_bad))
+        problems.append(describe_emptied_classes(catalogue, broken))
     return CheckReport(
         spec=text,
         layout=catalogue.layout,
         root=None if catalogue.root is None else str(catalogue.root),
         fingerprint=catalogue.fingerprint(),
-        parts={name: _summary(catalogue, name, broken) for name in catalogue.part_names},
+        parts={name: _summarise(catalogue, name, broken) for name in catalogue.part_names},
         sizes=sizes,
         broken=broken,
-        problems=tuple(problems),
-        notes=(*catalogue.notes, *_remarks(catalogue)),
+        problems=tuple(problem for problem in problems if problem),
+        notes=(*catalogue.notes, *_find_lonely(catalogue)),
     )
 
 
-def _summary(catalogue: Catalogue, part: str, broken: tuple[Broken, ...]) -> PartSummary:
-    """Numbers of the images that carry exactly this part, without the broken ones."""
+def _summarise(catalogue: Catalogue, part: str, broken: tuple[Broken, ...]) -> PartSummary:
+    """The images labelled with exactly this part (a query is not counted as test), without the broken ones."""
     there = np.setdiff1d(np.flatnonzero(catalogue.parts == part), [b.position for b in broken])
     counts = np.unique(catalogue.labels[there], return_counts=True)[1]
     if not len(counts):
@@ -117,21 +118,21 @@ def _summary(catalogue: Catalogue, part: str, broken: tuple[Broken, ...]) -> Par
     return PartSummary(len(there), len(counts), int(counts.min()), float(np.median(counts)), int(counts.max()))
 
 
-def _three_sizes(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def _smallest_median_largest(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     ordered = sorted((size for size in sizes if size != (0, 0)), key=lambda size: (size[0] * size[1], size))
     return (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if ordered else ()
 
 
-def _remarks(catalogue: Catalogue) -> list[str]:
-    """What training or testing will not profit from."""
-    remarks: list[str] = []
+def _find_lonely(catalogue: Catalogue) -> list[str]:
+    """Notes on images without another of their class: of no use in training, or queries without an answer."""
+    notes: list[str] = []
     lonely = np.bincount(catalogue.labels[catalogue.where("train")], minlength=1) == 1
     if lonely.any():
-        remarks.append(f"{count(int(lonely.sum()), 'training class')} with a single image, so without a positive pair")
+        notes.append(f"{count(int(lonely.sum()), 'training class')} with a single image, which has no positive pair")
     gallery = np.bincount(catalogue.labels[catalogue.where("gallery")], minlength=len(catalogue.class_names))
     # An image that is itself in the gallery needs another one of its class there.
     answers = gallery[catalogue.labels] - (catalogue.parts == "test")
     hopeless = int((answers[catalogue.where("query")] < 1).sum())
     if hopeless:
-        remarks.append(f"{count(hopeless, 'query image')} without any image of the same class to find")
-    return remarks
+        notes.append(f"{count(hopeless, 'query image')} without any image of the same class to find")
+    return notes

@@ -1,9 +1,10 @@
-"""A catalogue with its images: parts that a torch DataLoader can read.
+"""Datasets and their parts, which a torch DataLoader can read.
 
 >>> from metrix import data
->>> birds = data.open("CUB_200_2011")                                       # doctest: +SKIP
->>> train = birds.train.with_transform(data.train_transform(224), seed=0)   # doctest: +SKIP
->>> image, label = train[0]                                                 # doctest: +SKIP
+>>> train = data.open("glyphs-mini").train.with_transform(data.GlyphTransform(), seed=0)
+>>> image, label = train[0]
+>>> image.shape
+torch.Size([1, 28, 28])
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 from metrix.data.cache import PixelCache
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import load_image
-from metrix.data.item_seeds import drawing_from, item_keys
+from metrix.data.item_seeds import item_keys, seed_torch
 from metrix.data.samplers import BatchSampler
 from metrix.data.survey import Broken
 from metrix.data.transforms import BatchTransform, Transform
@@ -30,15 +31,15 @@ from metrix.errors import DataError
 
 
 class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """(image, label) pairs of one part.
+    """The (image, label) pairs of one part of a dataset.
 
-    Labels count from 0 without gaps; `class_names[label]` is the class. Query and gallery share the labels
-    of the whole test part. `indices` are the positions in the catalogue, so that an image that is both a
-    query and in the gallery can be told.
+    Labels count from 0 without gaps, and `class_names[label]` is the name of the class. Query and gallery share the
+    labels of the test part. `indices` are positions in the catalogue: an image that is both a query and in the
+    gallery has the same index in both.
 
-    Without a transform an image is a uint8 tensor (channels, height, width). What is random in a transform
-    depends on (seed, epoch, index) and nothing else: not on the order, the batch or the number of loader
-    processes. Global random state stays as it was.
+    Without a transform, an image is a uint8 tensor (channels, height, width). A random transform depends only on
+    seed, epoch and index of the image, not on the order, the batch or the number of loader processes. The global
+    random state does not change.
     """
 
     def __init__(self, source: Dataset, indices: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
@@ -58,48 +59,48 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     @property
     def num_classes(self) -> int:
-        """How many classes its labels are of."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The images' paths, relative to the dataset's root."""
+        """Paths of the images, relative to the root of the dataset."""
         return tuple(self._source.catalogue.paths[i] for i in self.indices.tolist())
 
     @property
     def epoch(self) -> int:
-        """The epoch that random views are of."""
+        """The epoch, which random transforms depend on."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Give every image new random views; loader processes that already run see it too."""
+        """Set the epoch, which gives every image a new random view, also in loader processes that are running."""
         self._epoch.fill_(epoch)
 
     def with_transform(self, transform: Transform | None, seed: int = 0) -> Part:
-        """The same part under another transform; this one stays as it is."""
+        """A copy of this part with another transform; `seed` is that of its random numbers."""
         other = copy.copy(self)
         other.transform, other.seed, other._epoch = transform, seed, _shared_zero()
         return other
 
     def image(self, index: int) -> Tensor:
-        """An image without its transform, uint8 (channels, height, width)."""
+        """An image before the transform, uint8 (channels, height, width)."""
         return self._source.pixels(int(self.indices[index]))
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Several items at once, as DataLoader asks for a batch."""
-        images = self._transformed(indices)
+        """Several items at once, which is how DataLoader fetches a batch."""
+        images = self._transform(indices)
         return [(image, int(self.labels[i])) for image, i in zip(images, indices, strict=True)]
 
     def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images (n, channels, height, width) and labels (n,); needs images of one size, so a transform."""
-        images = self._transformed(indices)
+        """Images (n, channels, height, width) and labels (n,); the transform must give all images one size."""
+        images = self._transform(indices)
         stacked = images if isinstance(images, Tensor) else torch.stack(images)
         return stacked, self.labels[[int(i) for i in indices]]
 
-    def _transformed(self, indices: Sequence[int]) -> Tensor | list[Tensor]:
+    def _transform(self, indices: Sequence[int]) -> Tensor | list[Tensor]:
         images = [self.image(i) for i in indices]
         if self.transform is None:
             return images
@@ -107,8 +108,8 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         if isinstance(self.transform, BatchTransform):
             return self.transform.batch(images, keys)
         views: list[Tensor] = []
-        for image, key in zip(images, keys.tolist(), strict=True):
-            with drawing_from(key):
+        for image, key in zip(images, keys, strict=True):
+            with seed_torch(key):
                 views.append(self.transform(image))
         return views
 
@@ -121,8 +122,8 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
 class Dataset:
     """The images of a catalogue, in parts: `train` and `test`, or `train`, `query` and `gallery`.
 
-    `test` is everything that is not for training; without a separate gallery, query and gallery are both
-    all of it. `broken` are the images left out.
+    `test` is every image that is neither `train` nor `val`. Without a separate gallery, both query and gallery are
+    the whole test part. The `broken` images are in no part.
     """
 
     catalogue: Catalogue
@@ -164,54 +165,64 @@ class Dataset:
         return bool(np.isin(self.catalogue.parts, ("query", "gallery")).any())
 
     def part(self, name: str) -> Part:
-        """A part by its name; an error if it holds nothing."""
+        """A part by its name; a DataError if it has no images."""
         catalogue = self.catalogue
         good = np.setdiff1d(catalogue.where(name), [b.position for b in self.broken])
         if not len(good):
             held = ", ".join(catalogue.part_names)
-            hint = "; use hold_out to get one" if name == "val" else ""
+            hint = "; create one with hold_out" if name == "val" else ""
             raise DataError(f"this dataset has no {name} part; it has {held}{hint}")
         space = "test" if name in ("query", "gallery") else name
         classes = np.unique(catalogue.labels[catalogue.where(space)])
         return Part(self, good, classes)
 
     def hold_out(self, fraction: float = 0.1, seed: int = 0) -> Dataset:
-        """The same images with a share of the training classes as `val`; the test classes stay untouched."""
+        """The same images with a fraction of the training classes as `val`; the test classes stay the same."""
         return dataclasses.replace(self, catalogue=self.catalogue.hold_out(fraction, seed))
 
     def pixels(self, position: int) -> Tensor:
-        """The image at a position of the catalogue, uint8 (channels, height, width)."""
+        """The image at a position in the catalogue, uint8 (channels, height, width)."""
         if self.catalogue.pixels is not None:
             return torch.from_numpy(self.catalogue.pixels[position]).unsqueeze(0)
         if self.cache is not None:
             array = self.cache[position]
         else:
-            box = self.catalogue.boxes[position] if self.catalogue.boxes is not None else None
-            array = np.array(load_image(self.catalogue.file(position), box, self.short_side))
+            file, box = self.catalogue.file(position), self.catalogue.box(position)
+            array = np.array(load_image(file, box, self.short_side))
         return torch.from_numpy(array).permute(2, 0, 1)
 
 
 def loader(
     part: Part, sampler: BatchSampler | None = None, *, batch_size: int = 256, workers: int = 0
 ) -> torch.utils.data.DataLoader[Any]:
-    """Batches of (images, labels): those of a sampler, or without one all images in order.
+    """A DataLoader of (images, labels).
 
-    >>> batches = loader(train, BalancedSampler(train.labels, 20, 5), workers=2)  # doctest: +SKIP
+    Args:
+        part: the images; its transform must give all of them one size.
+        sampler: chooses the batches. Without one, all images come in order.
+        batch_size: without a sampler, the number of images in a batch.
+        workers: number of loader processes; 0 loads in this one.
+
+    >>> from metrix import data
+    >>> part = data.open("glyphs-mini").test.with_transform(data.GlyphTransform.still())
+    >>> images, labels = next(iter(loader(part, batch_size=8)))
+    >>> images.shape
+    torch.Size([8, 1, 28, 28])
     """
-    # The loader draws a seed of its own at each start; its own generator keeps that off the global one.
+    # DataLoader draws a seed when an iteration starts: from a generator of its own, not from the global one.
     common: dict[str, Any] = {
         "num_workers": workers,
         "persistent_workers": workers > 0,
         "generator": torch.Generator(),
     }
-    whole = _Whole(part)
+    batches = _Batches(part)
     if sampler is not None:
-        return torch.utils.data.DataLoader(whole, batch_sampler=sampler, collate_fn=_as_is, **common)
-    return torch.utils.data.DataLoader(whole, batch_size=batch_size, collate_fn=_as_is, **common)
+        return torch.utils.data.DataLoader(batches, batch_sampler=sampler, collate_fn=_identity, **common)
+    return torch.utils.data.DataLoader(batches, batch_size=batch_size, collate_fn=_identity, **common)
 
 
-class _Whole(torch.utils.data.Dataset[Any]):
-    """A part that gives batches already put together, which saves DataLoader a copy of each."""
+class _Batches(torch.utils.data.Dataset[Any]):
+    """A part that returns stacked batches, which saves DataLoader from copying each of them."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
@@ -226,12 +237,12 @@ class _Whole(torch.utils.data.Dataset[Any]):
         return self.part.batch(indices)
 
 
-def _as_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 def _shared_zero() -> Tensor:
-    """A number that loader processes share with this one."""
+    """A zero in memory that loader processes share with this one."""
     shared = torch.zeros((), dtype=torch.int64)
     shared.share_memory_()  # type: ignore[no-untyped-call]
     return shared

@@ -1,13 +1,13 @@
-"""The embedded dataset: one character, many typefaces; find it again in another typeface.
+"""The built-in dataset: characters in several typefaces; the task is to find a character in other typefaces.
 
-Characters of the DejaVu and STIX faces that matplotlib ships, drawn as white on black, 28x28, centred.
-A class is a character. Code points with the same outline (Latin A, Greek Alpha, Cyrillic A) are one class:
-the outline has to be the same, up to its place on the line, in at least half of the faces that hold both,
-and classes merge transitively. Where two classes still share an outline in some face (the dashes of a
-monospaced one), nobody could tell which was meant, so those few images are left out.
+The images are drawn from the DejaVu and STIX fonts that come with matplotlib: white on black, 28x28 pixels, centred.
+A class is a character. Characters that look the same (Latin A, Greek Alpha, Cyrillic A) are one class: their outlines
+are equal, up to the position, in at least half of the typefaces that have both, and this merges classes transitively.
+Images that two classes still share (dashes of a monospaced typeface) are ambiguous and not part of the dataset.
 
-    >>> from metrix import data
-    >>> data.open("glyphs")  # doctest: +SKIP
+>>> from metrix import data
+>>> data.open("glyphs-mini").train.image(0).shape
+torch.Size([1, 28, 28])
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from metrix.data.catalogue import UNSPLIT, Catalogue
 from metrix.files import cache_folder, write_atomically
 
 NAMES = ("glyphs", "glyphs-mini")
-RECIPE = 1  # raise it when the drawing changes, so that cached files are made anew
+RECIPE = 1  # increase it when the drawing changes, so that cached files are not used
 
 FACES = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
@@ -36,13 +36,13 @@ FACES = (
     *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
 )
-MIN_FACES = 12  # a character counts if so many faces hold it
-MIN_IMAGES = 8  # a class counts if so many images are left
+MIN_FACES = 12  # typefaces that must have a character
+MIN_IMAGES = 8  # images that a class must have
 KINDS = "LNPS"  # letters, numbers, punctuation, symbols; no spaces, controls or combining marks
 SIZE = 28  # pixels of a side
-EM = 20  # pixels of the em, which leaves room for accents
-OVERSAMPLING = 4  # drawn larger and averaged: smoother, and hardly any of the hinting left
-MINI_START, MINI_CLASSES = 0x1E00, 120  # Latin letters with marks: about as hard as the whole
+EM = 20  # pixels of the font size, which leaves room for accents
+OVERSAMPLING = 4  # drawn larger and averaged, which smooths and hides the hinting of the font
+MINI_START, MINI_CLASSES = 0x1E00, 120  # Latin letters with diacritics, about as hard as the full set
 
 
 class _Glyph(NamedTuple):
@@ -83,12 +83,12 @@ def _write(path: Path, content: Mapping[str, NDArray[Any]]) -> None:
 
 
 def draw(mini: bool = False) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8], list[str]]:
-    """Pixels (images, 28, 28), labels, faces and class names, always the same."""
+    """Draw the dataset: pixels (images, 28, 28), labels, typefaces and class names; always the same."""
     from PIL import ImageFont
 
     folder = _font_folder()
-    outlines = _outlines(folder)
-    classes = _classes(outlines)
+    outlines = _read_outlines(folder)
+    classes = _group_classes(outlines)
     if mini:
         classes = [members for members in classes if min(members.values()) >= MINI_START][:MINI_CLASSES]
     fonts = [
@@ -100,15 +100,15 @@ def draw(mini: bool = False) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDAr
     faces: list[int] = []
     for label, members in enumerate(classes):
         for face, code in members.items():
-            images.append(_bitmap(fonts[face], chr(code)))
+            images.append(_draw_character(fonts[face], chr(code)))
             labels.append(label)
             faces.append(face)
     names = [f"U+{min(members.values()):04X}" for members in classes]
     return np.stack(images), np.array(labels, np.int32), np.array(faces, np.uint8), names
 
 
-def _outlines(folder: Path) -> dict[int, dict[int, bytes]]:
-    """Code point -> face -> outline in font units, moved to the origin; widespread, visible characters."""
+def _read_outlines(folder: Path) -> dict[int, dict[int, bytes]]:
+    """Code point -> typeface -> outline in font units, of visible characters that most typefaces have."""
     from matplotlib.ft2font import FT2Font, LoadFlags
     from matplotlib.path import Path as Curve
 
@@ -123,15 +123,15 @@ def _outlines(folder: Path) -> dict[int, dict[int, bytes]]:
                 continue
             font.load_char(code, flags=LoadFlags.NO_SCALE)
             points, verbs = font.get_path()
-            drawn = verbs != Curve.CLOSEPOLY  # closing points are all zero, wherever the outline is
+            drawn = verbs != Curve.CLOSEPOLY  # closing points are zero, not points of the outline
             if drawn.any():
                 moved = np.where(drawn[:, None], points - points[drawn].min(axis=0), 0)
                 outlines[code][face] = moved.astype(np.int32).tobytes() + verbs.tobytes()
     return {code: found for code, found in outlines.items() if len(found) >= MIN_FACES}
 
 
-def _classes(outlines: dict[int, dict[int, bytes]]) -> list[dict[int, int]]:
-    """Each class as face -> code point, in the order of the smallest code point."""
+def _group_classes(outlines: dict[int, dict[int, bytes]]) -> list[dict[int, int]]:
+    """Each class as typeface -> code point, ordered by the smallest code point."""
     sharing: dict[_Glyph, list[int]] = defaultdict(list)
     for code, found in outlines.items():
         for face, outline in found.items():
@@ -140,9 +140,9 @@ def _classes(outlines: dict[int, dict[int, bytes]]) -> list[dict[int, int]]:
     leader = {code: code for code in outlines}
     for (a, b), faces in sorted(same.items()):
         if 2 * faces >= len(outlines[a].keys() & outlines[b].keys()):
-            low, high = sorted((_find(leader, a), _find(leader, b)))
+            low, high = sorted((_find_leader(leader, a), _find_leader(leader, b)))
             leader[high] = low
-    root_of = {code: _find(leader, code) for code in outlines}
+    root_of = {code: _find_leader(leader, code) for code in outlines}
     ambiguous = {glyph for glyph, codes in sharing.items() if len({root_of[code] for code in codes}) > 1}
     members: dict[int, dict[int, int]] = defaultdict(dict)
     for code in sorted(outlines):
@@ -152,14 +152,14 @@ def _classes(outlines: dict[int, dict[int, bytes]]) -> list[dict[int, int]]:
     return [dict(sorted(faces.items())) for _, faces in sorted(members.items()) if len(faces) >= MIN_IMAGES]
 
 
-def _find(leader: dict[int, int], code: int) -> int:
+def _find_leader(leader: dict[int, int], code: int) -> int:
     while leader[code] != code:
         code = leader[code]
     return code
 
 
-def _bitmap(font: Any, character: str) -> NDArray[np.uint8]:
-    """A character in the middle of a square, shrunk if it would not fit."""
+def _draw_character(font: Any, character: str) -> NDArray[np.uint8]:
+    """A character in the centre of a square, shrunk if it does not fit."""
     from PIL import Image
 
     side = SIZE * OVERSAMPLING
@@ -180,7 +180,7 @@ def _font_folder() -> Path:
 
 
 def _version() -> str:
-    """What the pixels depend on: this recipe, the fonts and the rasteriser."""
+    """A hash of everything the pixels depend on: this code, the fonts and the rasteriser."""
     from PIL import features
 
     text = f"{RECIPE} {version('matplotlib')} {version('pillow')} {features.version('freetype2')}"
@@ -195,7 +195,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The arrays of a cached file; None if it is missing or not whole."""
+    """The arrays of a cached file; None if it is missing or damaged."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             content = {key: arrays[key] for key in arrays.files}

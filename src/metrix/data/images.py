@@ -1,4 +1,4 @@
-"""Reading one image file, whatever its mode, as upright RGB."""
+"""Read an image file of any format and mode as upright RGB."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from metrix.data.catalogue import Box
 
-# Named one by one: Pillow would otherwise also try formats that run an outside program (EPS).
+# An explicit list, because Pillow would also try formats that run another program (EPS).
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
 SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
@@ -24,48 +24,60 @@ SUFFIXES = {
 
 
 class ImageError(DataError):
-    """An image file that cannot be decoded; `path` and `reason` say which and why."""
+    """An image file that cannot be decoded: `path` and `reason`."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
         super().__init__(f"cannot read the image {path}: {reason}")
         self.path, self.reason = str(path), reason
 
     def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
-        return type(self), (self.path, self.reason)  # it crosses from loader processes
+        return type(self), (self.path, self.reason)  # loader processes send it to the main process
 
 
 def load_image(path: Path | str, box: Box | None = None, short_side: int | None = None) -> Image.Image:
-    """An image file as upright RGB.
+    """Read an image file as upright RGB.
 
-    EXIF orientation is applied; transparency lies on white; 16-bit grey is scaled to 8; palettes, grey,
-    CMYK and other modes are converted. `box` (left, upper, right, lower) crops the upright image.
-    `short_side` shrinks, never enlarges, to that length of the shorter side.
+    The EXIF orientation is applied, transparent pixels become white, 16-bit grey is scaled to 8 bits, and palettes,
+    grey, CMYK and other modes are converted.
 
-    >>> load_image("photo.jpg", short_side=256).size  # doctest: +SKIP
-    (341, 256)
+    Args:
+        path: the file.
+        box: (left, upper, right, lower) in pixels of the upright image, to crop it.
+        short_side: shrink the image so that its shorter side has this length; a smaller image stays as it is.
+
+    Raises:
+        ImageError: if the file is missing or cannot be decoded.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> file = Path(tempfile.mkdtemp()) / "photo.jpg"
+    >>> Image.new("L", (400, 300)).save(file)
+    >>> image = load_image(file, short_side=30)
+    >>> image.mode, image.size
+    ('RGB', (40, 30))
     """
     from PIL import Image
 
     try:
         with Image.open(path, formats=_formats()) as file:
             if short_side is not None and box is None:
-                # JPEG decodes at a half, a quarter or an eighth for less work; twice the wanted length
-                # stays, so that the last step is still a good filter.
+                # JPEG can be decoded at a half, a quarter or an eighth of its size, which is faster. At least twice
+                # the wanted length is kept, so that the final resize still filters well.
                 file.draft(None, (2 * short_side, 2 * short_side))
             file.load()
-            image = _rgb(_upright(file))
+            image = _convert_to_rgb(_rotate_upright(file))
         if box is not None:
             image = _crop(image, box)
         return image if short_side is None else _shrink(image, short_side)
     except FileNotFoundError:
-        raise ImageError(path, "there is no such file (it was moved or deleted)") from None
+        raise ImageError(path, "no such file; it was moved or deleted") from None
     except Exception as error:
-        # A damaged file fails in any of Pillow's decoders, with any kind of exception.
-        raise ImageError(path, _reason(error)) from error
+        # The decoders of Pillow raise all kinds of exceptions for damaged files.
+        raise ImageError(path, _describe(error)) from error
 
 
 def image_size(path: Path | str) -> tuple[int, int] | None:
-    """Width and height as the header says; None if it cannot be read."""
+    """Width and height from the header of a file; None if it cannot be read."""
     from PIL import Image
 
     try:
@@ -73,19 +85,19 @@ def image_size(path: Path | str) -> tuple[int, int] | None:
             width, height = file.size
             return width, height
     except Exception:
-        return None  # the decoder will say why
+        return None  # decoding the image will report the reason
 
 
 @functools.cache
 def _formats() -> tuple[str, ...]:
-    """Those of FORMATS that this Pillow was built with."""
+    """The `FORMATS` that the installed Pillow supports."""
     from PIL import Image
 
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _reason(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
@@ -93,20 +105,22 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if not isinstance(error, (OSError, DataError)) else str(error)
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _rotate_upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
     try:
         return ImageOps.exif_transpose(image)
     except Exception:
-        return image  # damaged EXIF in a picture that is otherwise whole
+        return image  # damaged EXIF data in an image that can be decoded
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _convert_to_rgb(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode == "F":
-        raise DataError("32-bit float pixels have no agreed range; save it with 8 or 16 bits")
+        raise DataError(
+            "expected 8 or 16 bits per channel, got 32-bit floats, whose range is not defined; convert the file"
+        )
     if image.mode == "I" or image.mode.startswith("I;16"):
         wide = np.asarray(image).astype(np.int64)
         return Image.fromarray((wide.clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
@@ -124,7 +138,7 @@ def _crop(image: Image.Image, box: Box) -> Image.Image:
     left, upper = max(left, 0), max(upper, 0)
     right, lower = min(right, image.width), min(lower, image.height)
     if left >= right or upper >= lower:
-        raise DataError(f"the box {box} holds nothing of an image of {image.width}x{image.height}")
+        raise DataError(f"the crop box {box} is outside the image of {image.width}x{image.height} pixels")
     return image.crop((left, upper, right, lower))
 
 

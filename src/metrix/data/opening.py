@@ -1,22 +1,29 @@
-"""`data.open`: from a name or a path to a dataset, with every error before training starts."""
+"""`data.open`: from a name or a path to a dataset; errors in the data are raised here, before training."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from pathlib import Path
-
-import numpy as np
 
 from metrix.data import glyphs, layouts
 from metrix.data.cache import KINDS, SHORT_SIDE, build_cache
 from metrix.data.catalogue import UNSPLIT, Catalogue
 from metrix.data.dataset import Dataset
-from metrix.data.survey import Broken, Progress, decode_all, require_files, tolerate
-from metrix.errors import DataError, unknown_choice
-from metrix.messages import first_few
+from metrix.data.survey import (
+    Broken,
+    decode_all,
+    describe_broken,
+    describe_emptied_classes,
+    describe_missing,
+    describe_too_many_broken,
+    survey,
+)
+from metrix.errors import DataError, MetrixWarning, unknown_choice
+from metrix.messages import OnProgress
 
-MAX_BAD = 0.01
+MAX_BAD = 0.01  # fraction of broken images that is tolerated
 
 
 def read_catalogue(
@@ -27,16 +34,22 @@ def read_catalogue(
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> Catalogue:
-    """The catalogue of a spec, split; its problems are not yet errors. See `open_dataset`."""
+    """The images, classes and parts of a dataset, without opening an image; arguments as those of `open_dataset`.
+
+    Faults of the data are listed in `problems` of the catalogue, not raised.
+
+    >>> read_catalogue("glyphs-mini", unseen=0.25).part_names
+    ('train', 'test')
+    """
     text = os.fspath(spec)
     if text in glyphs.NAMES:
         return glyphs.load(text).split(unseen, seed)
     prefix, colon, rest = text.partition(":")
-    if colon and layout is None and prefix in layouts.NAMES:
+    if colon and layout is None and prefix in layouts.LAYOUTS:
         layout, text = prefix, rest
     path = Path(text).expanduser()
     if not path.exists():
-        raise DataError(_unknown(text))
+        raise DataError(_describe_unknown(text))
     catalogue = layouts.read(path, layout, None if root is None else Path(root).expanduser())
     if UNSPLIT not in catalogue.part_names or (catalogue.problems and len(catalogue.class_names) < 2):
         return catalogue
@@ -55,63 +68,68 @@ def open_dataset(
     short_side: int | None = None,
     verify: bool = True,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Dataset:
-    """A dataset by its name or place.
+    """Open a dataset by its name or path.
 
-    `spec` is `glyphs` or `glyphs-mini` (embedded), a folder in an official layout (CUB-200-2011, Cars196,
-    Stanford Online Products, In-Shop), a folder of class folders, or a CSV or Parquet manifest. The layout is
-    recognised; `cub:PATH` or `layout="cub"` names it.
+    Args:
+        spec: `glyphs` or `glyphs-mini` (built in), a folder in an official layout (CUB-200-2011, Cars196, Stanford
+            Online Products, In-Shop), a folder of class folders, or a CSV or Parquet manifest. The layout is
+            recognised; `cub:PATH` names it.
+        unseen: fraction of the classes kept for testing, where the layout has no split of its own.
+        seed: seed of that split.
+        layout: the layout, as in `cub:PATH`.
+        root: the folder that the paths of a manifest are relative to; by default its own.
+        max_bad: how many images may be broken: a number, or a fraction below 1 (rounded up). Broken images are
+            listed in one warning and skipped.
+        cache: `ram` or `disk` keeps decoded images, shrunk to a shorter side of `short_side` pixels (default 256);
+            `none` decodes a file each time it is needed.
+        short_side: also without a cache, shrink images to this length; the pixels are the same as with one.
+        verify: decode every image once beforehand. The result is cached until a file changes.
+        workers: threads for decoding; by default one for each processor.
+        progress: called with (images done, images in all) while images are decoded.
 
-    unseen, seed: where the layout has no split, the share of classes for the test, and its seed.
-    root: where a manifest's images are, if not beside it.
-    max_bad: how many images may be broken (a whole number, or a share rounded up). They are listed in one
-        warning and left out; more is an error.
-    cache: `ram` or `disk` keep decoded images with a shorter side of `short_side` (256); `none` decodes each
-        time, from full size unless `short_side` is given. The same `short_side` gives the same pixels.
-    verify: decode every image once beforehand. The result is remembered until a file changes.
-    progress: called with (images done, images in all) meanwhile.
+    Raises:
+        DataError: if the data cannot be used; the message lists what is wrong with it.
 
-    >>> open_dataset("glyphs-mini").train  # doctest: +SKIP
-    Part(732 images, 60 classes)
+    >>> open_dataset("glyphs-mini").train.num_classes
+    60
     """
     if cache not in KINDS:
         raise unknown_choice("cache", cache, KINDS)
     if short_side is not None and short_side < 1:
-        raise DataError(f"short_side is a number of pixels, at least 1; got {short_side}")
+        raise DataError(f"short_side: expected a number of pixels ≥ 1, got {short_side}")
     catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root)
     if catalogue.pixels is not None:
         return Dataset(catalogue)
     catalogue.require_sound()
-    stamp = require_files(catalogue).stamp
+    found = survey(catalogue)
+    _raise_if(describe_missing(catalogue, found))
     broken: tuple[Broken, ...] = ()
     pixels = None
     if cache != "none":
         short_side = short_side or SHORT_SIDE
-        pixels = build_cache(catalogue, cache, stamp, short_side=short_side, workers=workers, progress=progress)
+        pixels = build_cache(catalogue, cache, found.stamp, short_side=short_side, workers=workers, progress=progress)
         broken = pixels.broken
     elif verify:
-        broken = decode_all(catalogue, stamp, workers=workers, progress=progress).broken
-    tolerate(broken, len(catalogue), max_bad)
-    emptied = classes_emptied(catalogue, broken)
-    if emptied:
-        raise DataError(emptied)
+        broken = decode_all(catalogue, found.stamp, workers=workers, progress=progress).broken
+    _raise_if(describe_too_many_broken(catalogue, broken, max_bad))
+    _raise_if(describe_emptied_classes(catalogue, broken))
+    if broken:
+        warnings.warn(f"skipping images: {describe_broken(catalogue, broken)}", MetrixWarning, stacklevel=2)
     return Dataset(catalogue, broken, pixels, short_side)
 
 
-def classes_emptied(catalogue: Catalogue, broken: tuple[Broken, ...]) -> str:
-    """The message about classes that have only broken images; empty if there are none."""
-    left = np.delete(catalogue.labels, [b.position for b in broken])
-    counts = np.bincount(left, minlength=len(catalogue.class_names))
-    lost = [name for name, number in zip(catalogue.class_names, counts.tolist(), strict=True) if number == 0]
-    return f"every image of these classes is broken: {first_few(lost)}; repair them or remove the class" if lost else ""
+def _raise_if(problem: str) -> None:
+    if problem:
+        raise DataError(problem)
 
 
-def _unknown(text: str) -> str:
+def _describe_unknown(text: str) -> str:
     near = difflib.get_close_matches(text, glyphs.NAMES, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"{text!r} is neither an embedded dataset nor a file or folder that exists{hint}; accepted: "
-        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a .csv or .parquet manifest, or <layout>:<path> "
-        f"with a layout of {', '.join(layouts.NAMES)}"
+        f"no dataset {text!r}: neither a built-in one nor an existing file or folder; {hint}expected "
+        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a .csv or .parquet manifest, or LAYOUT:PATH "
+        f"with one of the layouts {', '.join(layouts.LAYOUTS)}"
     )

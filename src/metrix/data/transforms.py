@@ -1,8 +1,8 @@
-"""From a uint8 image to what a model takes: the paper's crops for photographs, small affine moves for glyphs.
+"""Transforms from a uint8 image to the input of a model: crops for photographs, small affine moves for glyphs.
 
-A transform is any callable from a uint8 tensor (channels, height, width) to a tensor; torchvision's
-`transforms.v2` are such. One with a method `batch(images, keys)`, as those here, is given whole batches with
-one random key per image, which is faster.
+A transform is any callable from a uint8 tensor (channels, height, width) to a tensor, such as torchvision's
+`transforms.v2`. A transform that also has a method `batch(images, keys)` is called with whole batches, which is faster;
+the random numbers of an image follow from its key (see `item_seeds`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrix.data.item_seeds import drawing_from, uniform
+from metrix.data.item_seeds import seed_torch, uniform
 from metrix.errors import DataError, unknown_choice
 
 Transform = Callable[[Tensor], Tensor]
@@ -27,17 +27,17 @@ AUGMENTATIONS = ("standard", "none")
 
 @runtime_checkable
 class BatchTransform(Protocol):
-    """A transform that takes whole batches."""
+    """A transform that can be applied to whole batches."""
 
     def __call__(self, image: Tensor) -> Tensor:
-        """One image, without randomness."""
+        """Transform one image."""
 
     def batch(self, images: Sequence[Tensor], keys: NDArray[np.uint64]) -> Tensor:
-        """Images with a random key for each, as (n, channels, height, width)."""
+        """Transform n images with their keys (n, 4) to a tensor (n, channels, height, width)."""
 
 
 class PhotoTransform:
-    """A view of fixed size by steps of torchvision on uint8, then float values with `mean` 0 and `std` 1.
+    """A transform of torchvision that gives uint8 images one size, then normalisation: (x / 255 - mean) / std.
 
     >>> from torchvision.transforms import v2
     >>> PhotoTransform(v2.CenterCrop(2), mean=(0,), std=(1,))(torch.full((1, 4, 4), 255, dtype=torch.uint8))
@@ -51,18 +51,18 @@ class PhotoTransform:
         self._factor = 1 / (255 * torch.tensor(std, dtype=torch.float32).view(-1, 1, 1))
 
     def __call__(self, image: Tensor) -> Tensor:
-        """One image; what is random draws from torch's global generator, as in torchvision."""
+        """Transform one image; random numbers come from torch's global generator, as in torchvision."""
         return (self.view(image) - self._shift) * self._factor
 
     def batch(self, images: Sequence[Tensor], keys: NDArray[np.uint64]) -> Tensor:
-        """Images of any sizes, each drawn from its key."""
+        """Transform images of any sizes; the random numbers of each follow from its key."""
         batch: Tensor | None = None
-        for n, (image, key) in enumerate(zip(images, keys.tolist(), strict=True)):
-            with drawing_from(key):
+        for n, (image, key) in enumerate(zip(images, keys, strict=True)):
+            with seed_torch(key):
                 view = self.view(image)
             if batch is None:
                 batch = torch.empty(len(images), *view.shape)
-            # One image at a time stays in the processor's cache; a batch would pass through memory thrice.
+            # One image at a time stays in the cache of the processor, a whole batch does not.
             torch.sub(view, self._shift, out=batch[n]).mul_(self._factor)
         return torch.empty(0) if batch is None else batch
 
@@ -75,7 +75,14 @@ def train_transform(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> PhotoTransform:
-    """The paper's training views: a random crop resized to `size`, flipped left to right half of the time.
+    """The transform of the paper for training: a random crop resized to `size`, and a random horizontal flip.
+
+    Args:
+        size: side of the resulting image in pixels.
+        scale: smallest and largest area of the crop, as a fraction of the image.
+        flip: probability of a flip.
+        mean: subtracted from each channel of values in [0, 1].
+        std: divisor of each channel after that.
 
     >>> train_transform(32)(torch.zeros(3, 50, 40, dtype=torch.uint8)).shape
     torch.Size([3, 32, 32])
@@ -94,7 +101,13 @@ def inference_transform(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> PhotoTransform:
-    """The paper's inference view: shorter side to `resize` (default: 256 for 224), then the centre of `size`.
+    """The transform of the paper for testing: resize the shorter side, then crop the centre.
+
+    Args:
+        size: side of the crop in pixels.
+        resize: length of the shorter side before the crop; by default 256 / 224 of `size`.
+        mean: subtracted from each channel of values in [0, 1].
+        std: divisor of each channel after that.
 
     >>> inference_transform(28)(torch.zeros(3, 50, 40, dtype=torch.uint8)).shape
     torch.Size([3, 28, 28])
@@ -104,12 +117,20 @@ def inference_transform(
     resize = round(size * 256 / 224) if resize is None else resize
     _require_sizes(size=size, resize=resize)
     if resize < size:
-        raise DataError(f"resize={resize} is smaller than the crop of size={size}")
+        raise DataError(f"resize: expected at least size={size}, got {resize}")
     return PhotoTransform(v2.Compose([v2.Resize(resize, antialias=True), v2.CenterCrop(size)]), mean, std)
 
 
 class GlyphTransform:
-    """Small random turns, slants, sizes and shifts of a glyph; never a flip, which would make it another.
+    """Small random rotations, shears, scalings and shifts of glyphs; no flips, which change the character.
+
+    Args:
+        degrees: largest rotation.
+        shear: largest shear, in degrees.
+        scale: smallest and largest scaling.
+        shift: largest shift, as a fraction of the side.
+        mean: subtracted from grey values in [0, 1].
+        std: divisor after that.
 
     >>> GlyphTransform.still()(torch.zeros(1, 28, 28, dtype=torch.uint8)).shape
     torch.Size([1, 28, 28])
@@ -130,20 +151,20 @@ class GlyphTransform:
 
     @classmethod
     def still(cls, *, mean: float = 0.5, std: float = 0.5) -> GlyphTransform:
-        """No moves, only the scaling of grey values."""
+        """A transform that only normalises grey values, for testing."""
         return cls(0.0, 0.0, (1.0, 1.0), 0.0, mean=mean, std=std)
 
     @property
     def moves(self) -> bool:
-        """Whether anything is random."""
+        """Whether glyphs are moved at random."""
         return bool(self.degrees or self.shear or self.shift or self.scale != (1.0, 1.0))
 
     def __call__(self, image: Tensor) -> Tensor:
-        """One image, not moved."""
+        """Normalise one image, without moving it."""
         return (image.float() / 255 - self.mean) / self.std
 
     def batch(self, images: Sequence[Tensor], keys: NDArray[np.uint64]) -> Tensor:
-        """Images (1, height, width), each moved as its key says."""
+        """Transform images (1, height, width); the moves of each follow from its key."""
         pixels = torch.stack(list(images)).float() / 255
         if self.moves:
             grid = torch.nn.functional.affine_grid(self.matrices(keys), list(pixels.shape), align_corners=False)
@@ -151,12 +172,12 @@ class GlyphTransform:
         return (pixels - self.mean) / self.std
 
     def matrices(self, keys: NDArray[np.uint64]) -> Tensor:
-        """(n, 2, 3): where each output pixel comes from."""
+        """Affine matrices (n, 2, 3) from output to input coordinates."""
         turn, slant, size, right, down = uniform(keys, 5).T
         angle = np.deg2rad(self.degrees) * (2 * turn - 1)
         skew = np.tan(np.deg2rad(self.shear) * (2 * slant - 1))
         grow = self.scale[0] + (self.scale[1] - self.scale[0]) * size
-        # Coordinates run from -1 to 1, so a shift by a share of the side is twice that.
+        # Coordinates run from -1 to 1, so a shift by a fraction of the side is twice that fraction.
         across, along = (2 * self.shift * (2 * u - 1) for u in (right, down))
         cos, sin = np.cos(angle) / grow, np.sin(angle) / grow
         rows = [[cos, skew * cos - sin, across], [sin, skew * sin + cos, along]]
@@ -171,9 +192,17 @@ def transforms_for(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> tuple[Transform, Transform]:
-    """The usual transforms for training and for testing, by the catalogue's layout.
+    """The default transforms for training and for testing.
 
-    `augment="none"` trains on the test view. Glyphs keep their size of 28 and a grey channel.
+    Args:
+        layout: the `layout` of the catalogue; glyphs have transforms of their own and keep their 28x28 grey pixels.
+        size: side of the resulting image in pixels.
+        augment: `standard`, or `none` to train with the transform for testing.
+        mean: subtracted from each channel of values in [0, 1].
+        std: divisor of each channel after that.
+
+    Returns:
+        (transform for training, transform for testing)
     """
     if augment not in AUGMENTATIONS:
         raise unknown_choice("augment", augment, AUGMENTATIONS)
@@ -187,4 +216,4 @@ def transforms_for(
 def _require_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if value < 1:
-            raise DataError(f"{name} is a number of pixels, at least 1; got {value}")
+            raise DataError(f"{name}: expected a number of pixels ≥ 1, got {value}")

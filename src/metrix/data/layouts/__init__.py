@@ -1,69 +1,91 @@
-"""The layouts that datasets come in: one file for each, all giving a `Catalogue`.
+"""The layouts in which datasets are stored: one module each, all reading into a `Catalogue`.
 
-A new layout is a module with `NAME`, `recognises(root)` and `read(root)`, and a line here.
+A new layout is a module with `NAME`, `recognises(root)` and `read(root)`, and an entry of `LAYOUTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from metrix.data.catalogue import Catalogue
 from metrix.data.layouts import cars, cub, folder, inshop, manifest, products
 from metrix.errors import DataError, unknown_choice
 
 
-class Layout(NamedTuple):
-    """How to recognise and read one layout."""
+@dataclass(frozen=True)
+class Layout:
+    """A layout: what it is, how to recognise it at a path, and how to read it.
 
+    An `official` layout of a published dataset is also recognised one folder below the given path.
+    """
+
+    name: str
+    line: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path], Catalogue]
+    official: bool = True
 
 
-OFFICIAL = {module.NAME: Layout(module.recognises, module.read) for module in (cub, cars, products, inshop)}
-NAMES = (*OFFICIAL, folder.NAME, manifest.NAME)
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(cub.NAME, "CUB-200-2011, with images.txt and image_class_labels.txt", cub.recognises, cub.read),
+        Layout(cars.NAME, "Cars196, with cars_annos.mat or the devkit", cars.recognises, cars.read),
+        Layout(products.NAME, "Stanford Online Products, with Ebay_train.txt", products.recognises, products.read),
+        Layout(inshop.NAME, "In-Shop, with list_eval_partition.txt", inshop.recognises, inshop.read),
+        Layout(folder.NAME, "a folder for each class", folder.recognises, folder.read, official=False),
+        Layout(manifest.NAME, "a CSV or Parquet table", manifest.recognises, manifest.read, official=False),
+    )
+}
 
 
 def read(path: Path, layout: str | None = None, root: Path | None = None) -> Catalogue:
-    """The catalogue at a path, of the layout given or recognised.
+    """The catalogue of the dataset at a path.
 
-    An official layout is also found one folder below, as in `datasets/CUB_200_2011`. `root` is the folder
-    that a manifest's paths are relative to.
+    Args:
+        path: a folder, or a manifest.
+        layout: a name of `LAYOUTS`; recognised if None.
+        root: the folder that the paths of a manifest are relative to; by default the manifest's own.
     """
-    if layout is not None and layout not in NAMES:
-        raise unknown_choice("layout", layout, NAMES)
+    if layout is not None and layout not in LAYOUTS:
+        raise unknown_choice("layout", layout, LAYOUTS)
     if not path.exists():
-        raise DataError(f"there is no file or folder {path}")
+        raise DataError(f"no such file or folder: {path}")
     if layout == manifest.NAME or (layout is None and path.is_file()):
         if not manifest.recognises(path):
-            raise DataError(f"{path} is no manifest; accepted: a folder, or a {' or '.join(manifest.SUFFIXES)} file")
+            raise DataError(f"{path} is not a manifest; expected a folder, or a {' or '.join(manifest.SUFFIXES)} file")
         return manifest.read(path, root)
     if root is not None:
-        raise DataError("root is for manifests, whose images may be elsewhere; a folder is its own root")
+        raise DataError(f"root={root} with the folder {path}: root is for manifests only; remove it")
     if not path.is_dir():
-        raise DataError(f"the layout {layout!r} is a folder; {path} is a file")
+        raise DataError(f"layout {layout!r}: expected a folder, got the file {path}")
     path = path.resolve()
     if layout == folder.NAME:
         return folder.read(path)
-    found = _official(path, layout)
+    found = _read_official(path, layout)
     if found is not None:
         return found
     if layout is not None:
-        raise DataError(f"{path} does not hold the files of the layout {layout!r}; leave it out to have it recognised")
+        raise DataError(
+            f"{path} does not have the files of the layout {layout!r} ({LAYOUTS[layout].line}); "
+            "check the path, or remove the layout to have it recognised"
+        )
     return folder.read(path)
 
 
-def _official(path: Path, layout: str | None) -> Catalogue | None:
-    candidates = {layout: OFFICIAL[layout]} if layout is not None else OFFICIAL
+def _read_official(path: Path, layout: str | None) -> Catalogue | None:
+    candidates = [entry for entry in LAYOUTS.values() if entry.official and layout in (None, entry.name)]
     below = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
     for places in ([path], below):
-        hits = [(place, kind) for place in places for kind in candidates.values() if kind.recognises(place)]
+        hits = [(place, entry) for place in places for entry in candidates if entry.recognises(place)]
         if len(hits) > 1:
             raise DataError(
-                f"{path} holds more than one dataset: {', '.join(place.name for place, _ in hits)}; name one"
+                f"{path} contains more than one dataset: {', '.join(place.name for place, _ in hits)}; "
+                "give the folder of one of them"
             )
         if hits:
-            place, kind = hits[0]
-            return kind.read(place)
+            place, entry = hits[0]
+            return entry.read(place)
     return None

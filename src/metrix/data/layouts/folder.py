@@ -1,11 +1,11 @@
-"""A folder of class folders, or one of `train` and `test` (or `query` and `gallery`) above such."""
+"""A folder for each class, all in one folder or in a folder for each part (`train`, `test` …)."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from metrix.data.catalogue import UNSPLIT, Catalogue, Row
+from metrix.data.catalogue import UNSPLIT, Catalogue, ImageRow
 from metrix.data.images import SUFFIXES
 from metrix.errors import DataError
 from metrix.messages import count, first_few
@@ -22,18 +22,16 @@ PART_FOLDERS = {
 
 
 def recognises(root: Path) -> bool:
-    """Whether the folder has folders in it."""
+    """Whether there are folders in the folder."""
     return bool(_folders(root))
 
 
 def read(root: Path) -> Catalogue:
-    """The catalogue; unsplit where there are no folders for the parts."""
+    """The catalogue; its images are not split into parts unless there is a folder for each part."""
     folders = _folders(root)
     if not folders:
-        raise DataError(
-            f"{root} has no folders; images of each class belong into one folder: {root.name}/<class>/<image>"
-        )
-    rows: list[Row] = []
+        raise DataError(f"{root} has no folders; expected one for each class: {root.name}/<class>/<image>")
+    rows: list[ImageRow] = []
     classes: list[str] = []
     ignored: list[str] = []
     for part, folder in _parts(root, folders):
@@ -42,30 +40,28 @@ def read(root: Path) -> Catalogue:
             for path in _files(class_folder):
                 relative = path.relative_to(root).as_posix()
                 if path.suffix.lower() in SUFFIXES:
-                    rows.append(Row(relative, class_folder.name, part))
+                    rows.append(ImageRow(relative, class_folder.name, part))
                 else:
                     ignored.append(relative)
         ignored += [p.relative_to(root).as_posix() for p in sorted(folder.iterdir()) if p.is_file() and _visible(p)]
     if not rows:
-        raise DataError(f"{root} has {count(len(folders), 'folder')} but no images in them")
-    notes = (
-        [f"{count(len(ignored), 'file')} that are not images in a class folder: {first_few(ignored)}"]
-        if ignored
-        else []
-    )
-    return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes if ignored else [])
+        raise DataError(f"{root} has {count(len(folders), 'folder')} without any images")
+    notes = []
+    if ignored:
+        notes.append(f"{count(len(ignored), 'file')} that are not images in a class folder: {first_few(ignored)}")
+    return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)
 
 
 def _parts(root: Path, folders: list[Path]) -> list[tuple[str, Path]]:
-    """Each part with its folder; the root alone where the folders are classes."""
+    """Each part with its folder; the root as the only one if its folders are classes."""
     names = [folder.name.lower() for folder in folders]
     if not set(names) <= PART_FOLDERS.keys():
         return [(UNSPLIT, root)]
     parts = {PART_FOLDERS[name] for name in names}
     if parts - {"val"} not in ({"train", "test"}, {"train", "query", "gallery"}) or len(parts) < len(names):
         raise DataError(
-            f"{root} has the folders {first_few(names)}; accepted are 'train' and 'test', or 'train', 'query' and "
-            "'gallery', with or without 'val' (training classes kept for model selection), or one per class"
+            f"{root}: expected the folders 'train' and 'test', or 'train', 'query' and 'gallery', each with or without "
+            f"'val' (training classes for model selection), or a folder for each class; got {first_few(names)}"
         )
     return [(PART_FOLDERS[name], folder) for name, folder in zip(names, folders, strict=True)]
 

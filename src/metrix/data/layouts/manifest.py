@@ -1,8 +1,8 @@
 """A CSV or Parquet table of images, with OpenMetricLearning's columns.
 
-`label` and `path` are needed. `split` (train, validation or test), `is_query` and `is_gallery` give the
-parts; without `split` the classes are divided as those of a folder are. `x_1, x_2, y_1, y_2` is a crop box
-and `category` a group of classes. Other columns are left alone, unless one looks like a misspelt name.
+`label` and `path` are required. `split` (train, validation or test), `is_query` and `is_gallery` assign the parts;
+without `split`, classes are split at random as those of a folder are. `x_1, x_2, y_1, y_2` is a crop box and
+`category` a group of classes. Other columns are ignored, but a name that looks misspelt is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metrix.data.catalogue import UNSPLIT, Box, Catalogue, Row
+from metrix.data.catalogue import UNSPLIT, Box, Catalogue, ImageRow
 from metrix.errors import DataError, unknown_choice
 
 NAME = "manifest"
@@ -28,45 +28,45 @@ TRUE, FALSE = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no", "")
 
 
 def recognises(path: Path) -> bool:
-    """Whether it is a file with a known suffix."""
+    """Whether the path is a file with the suffix of a table."""
     return path.is_file() and path.suffix.lower() in SUFFIXES
 
 
 def read(path: Path, root: Path | None = None) -> Catalogue:
     """The catalogue of a table; paths in it are relative to `root`, by default the table's folder."""
     base = (root or path.parent).resolve()
-    table = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
     _check_columns(path, list(table))
     rows = [
-        _row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base)
+        _parse_row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base)
         for number, values in enumerate(zip(*table.values(), strict=True), start=1)
     ]
     return Catalogue.from_rows(NAME, base, rows)
 
 
-def _csv(path: Path) -> dict[str, list[Any]]:
+def _read_csv(path: Path) -> dict[str, list[Any]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             lines = [line for line in csv.reader(file, strict=True) if line]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV table in UTF-8: {error}") from error
     if not lines:
-        raise DataError(f"{path} is empty; needed are the columns {', '.join(NEEDED)}")
+        raise DataError(f"{path} is empty; expected the columns {', '.join(NEEDED)}")
     header = [name.strip() for name in lines[0]]
     for number, line in enumerate(lines[1:], start=1):
         if len(line) != len(header):
-            raise DataError(f"{path}, row {number}: {len(line)} values under {len(header)} columns")
+            raise DataError(f"{path}, row {number}: expected {len(header)} values, got {len(line)}")
     return {name: [line[k] for line in lines[1:]] for k, name in enumerate(header)}
 
 
-def _parquet(path: Path) -> dict[str, list[Any]]:
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is not a Parquet table that can be read: {error}") from error
+        raise DataError(f"{path} cannot be read as a Parquet table: {error}") from error
     return table
 
 
@@ -74,10 +74,10 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
     for name in NEEDED:
         if name not in given:
             near = difflib.get_close_matches(name, given, n=1, cutoff=0.6)
-            hint = f" (is it your {near[0]!r}?)" if near else ""
+            hint = f"; rename {near[0]!r}?" if near else ""
             raise DataError(
-                f"{path} has no column {name!r}{hint}; its columns are {', '.join(given)}; "
-                f"needed: {', '.join(NEEDED)}; optional: {', '.join(OPTIONAL)}"
+                f"{path}: expected the columns {', '.join(NEEDED)} (optional: {', '.join(OPTIONAL)}), "
+                f"got {', '.join(given)}{hint}"
             )
     for name in given:
         near = difflib.get_close_matches(name, OPTIONAL, n=1, cutoff=0.85)
@@ -89,16 +89,22 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
         raise DataError(f"{path} has {', '.join(boxes)} but not {missing}; a crop box needs all four")
 
 
-def _row(where: str, values: dict[str, Any], root: Path) -> Row:
+def _parse_row(where: str, values: dict[str, Any], root: Path) -> ImageRow:
     label, path = _text(values["label"]), _text(values["path"])
     if not label or not path:
-        raise DataError(f"{where}: label and path must not be empty, got {label!r} and {path!r}")
+        raise DataError(f"{where}: expected a label and a path, got {label!r} and {path!r}")
     if os.path.isabs(path):
-        path = os.path.relpath(path, root)  # outside the root it starts with '..' and is refused
-    return Row(Path(path).as_posix(), label, _part(where, values), _box(where, values), _text(values.get("category")))
+        path = os.path.relpath(path, root)  # outside the root it starts with '..', which is an error later
+    return ImageRow(
+        Path(path).as_posix(),
+        label,
+        _parse_part(where, values),
+        _parse_box(where, values),
+        _text(values.get("category")),
+    )
 
 
-def _part(where: str, values: dict[str, Any]) -> str:
+def _parse_part(where: str, values: dict[str, Any]) -> str:
     if "split" not in values:
         return UNSPLIT
     given = _text(values["split"])
@@ -107,34 +113,34 @@ def _part(where: str, values: dict[str, Any]) -> str:
     part = SPLITS[given]
     if part == "train" or ("is_query" not in values and "is_gallery" not in values):
         return part
-    query, gallery = (_flag(where, name, values.get(name)) for name in ("is_query", "is_gallery"))
+    query, gallery = (_parse_flag(where, name, values.get(name)) for name in ("is_query", "is_gallery"))
     if not query and not gallery:
         raise DataError(f"{where}: neither is_query nor is_gallery is true; set one, or remove the row")
     return "test" if query and gallery else "query" if query else "gallery"
 
 
-def _flag(where: str, name: str, value: Any) -> bool:
+def _parse_flag(where: str, name: str, value: Any) -> bool:
     text = _text(value).lower()
     if text not in TRUE + FALSE:
-        raise DataError(f"{where}: {name} is {value!r}; accepted: true, false, 1, 0 or empty")
+        raise DataError(f"{where}: {name}: expected true, false, 1, 0 or nothing, got {value!r}")
     return text in TRUE
 
 
-def _box(where: str, values: dict[str, Any]) -> Box | None:
+def _parse_box(where: str, values: dict[str, Any]) -> Box | None:
     texts = [_text(values.get(name)) for name in BOX]
     if not any(texts):
         return None
     try:
         left, upper, right, lower = (int(float(text)) for text in texts)
     except ValueError:
-        raise DataError(f"{where}: the crop box {dict(zip(BOX, texts, strict=True))} needs four numbers") from None
+        raise DataError(f"{where}: crop box: expected four numbers, got {dict(zip(BOX, texts, strict=True))}") from None
     if left >= right or upper >= lower:
-        raise DataError(f"{where}: the crop box {left, upper, right, lower} is empty; x_1 < x_2 and y_1 < y_2")
+        raise DataError(f"{where}: crop box: expected x_1 < x_2 and y_1 < y_2, got {left, upper, right, lower}")
     return left, upper, right, lower
 
 
 def _text(value: Any) -> str:
-    """A cell as text; missing values of either format are empty."""
+    """A cell as text; a missing value is the empty text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     text = str(value).strip()

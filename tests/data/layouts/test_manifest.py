@@ -11,7 +11,7 @@ import pytest
 from metrix import data
 from metrix.errors import DataError
 
-from .conftest import Paint
+from ..conftest import Paint
 
 FULL: dict[str, list[Any]] = {
     "label": [7, 7, 3, 3, 3],
@@ -103,8 +103,8 @@ def test_absolute_paths_are_taken_below_the_root_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (without("label", lable=FULL["label"]), r"no column 'label' \(is it your 'lable'\?\)"),
-        (without("path"), "no column 'path'; its columns are label, split"),
+        (without("label", lable=FULL["label"]), r"expected the columns label, path .*; rename 'lable'\?"),
+        (without("path"), "expected the columns label, path .*, got label, split"),
         (
             without("is_query", is_querry=FULL["is_query"]),
             "unknown column 'is_querry'; did you mean 'is_query'",
@@ -116,12 +116,12 @@ def test_absolute_paths_are_taken_below_the_root_only(tmp_path: Path) -> None:
         ),
         (
             without(is_query=["", "", "perhaps", "", ""]),
-            "row 3: is_query is 'perhaps'; accepted: true, false",
+            "row 3: is_query: expected true, false, 1, 0 or nothing, got 'perhaps'",
         ),
         (without(is_query=[0] * 5, is_gallery=[0] * 5), "row 3: neither is_query nor is_gallery"),
-        (without(x_2=[1, "", "", "", ""]), r"row 1: the crop box \(2, 1, 1, 5\) is empty"),
-        (without(x_2=["wide", "", "", "", ""]), "row 1: the crop box .* needs four numbers"),
-        (without(label=["", 7, 3, 3, 3]), "row 1: label and path must not be empty"),
+        (without(x_2=[1, "", "", "", ""]), r"row 1: crop box: expected x_1 < x_2 and y_1 < y_2, got \(2, 1, 1, 5\)"),
+        (without(x_2=["wide", "", "", "", ""]), "row 1: crop box: expected four numbers, got"),
+        (without(label=["", 7, 3, 3, 3]), "row 1: expected a label and a path"),
         (without(label=[3, 7, 3, 3, 3]), r"more than one part: 3 \(test and train\)"),
     ],
 )
@@ -143,12 +143,12 @@ def test_columns_of_ones_own_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("list.csv", b"", "is empty; needed are the columns label, path"),
-        ("list.csv", b"label,path\ncat\n", "row 1: 1 values under 2 columns"),
+        ("list.csv", b"", "is empty; expected the columns label, path"),
+        ("list.csv", b"label,path\ncat\n", "row 1: expected 2 values, got 1"),
         ("list.csv", b"label,path\n\xff\xfe,b\n", "not a CSV table in UTF-8"),
         ("list.csv", b"label,path\n", "lists no images"),
-        ("list.parquet", b"hello", "not a Parquet table"),
-        ("list.xlsx", b"hello", r"no manifest; accepted: a folder, or a \.csv or \.parquet file"),
+        ("list.parquet", b"hello", "cannot be read as a Parquet table"),
+        ("list.xlsx", b"hello", r"is not a manifest; expected a folder, or a \.csv or \.parquet file"),
     ],
 )
 def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from metrix import data
 from metrix.errors import DataError
 
-from .conftest import Paint
+from ..conftest import Paint
 
 
 def test_class_folders_are_divided_by_class(photos: Path) -> None:
@@ -68,7 +68,7 @@ def test_parts_that_are_not_whole_are_not_taken_for_classes(
 ) -> None:
     for folder in folders:
         paint(tmp_path / folder / f"class of {folder}" / "1.png")
-    with pytest.raises(DataError, match="accepted are 'train' and 'test', or 'train', 'query' and"):
+    with pytest.raises(DataError, match="expected the folders 'train' and 'test', or 'train', 'query' and"):
         data.open(tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_pictures_without_class_folders(tmp_path: Path, paint: Paint) -> None:
 
 def test_folders_without_pictures(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with pytest.raises(DataError, match="1 folder but no images"):
+    with pytest.raises(DataError, match="1 folder without any images"):
         data.open(tmp_path)
 
 
