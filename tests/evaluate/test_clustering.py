@@ -73,5 +73,5 @@ def test_unusable_input_is_refused() -> None:
         clustering(x, labels[1:])
     with pytest.raises(EmbeddingError, match="norm zero"):
         clustering(x * 0, labels)
-    with pytest.raises(InvalidInput, match="iterations=0"):
+    with pytest.raises(InvalidInput, match="got iterations=0"):
         clustering(x, labels, iterations=0)

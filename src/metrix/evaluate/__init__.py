@@ -1,9 +1,10 @@
-"""Measures on embeddings, as the paper takes them: exact, in bounded memory.
+"""Metrics of embeddings as the paper defines them, computed exactly and in bounded memory.
 
-    recall_at_k, retrieval     does a query find its class?           compare   two runs, paired
+    recall_at_k, retrieval     does a query find examples of its class?
+    compare                    do two models differ on the same queries, by a paired bootstrap?
     clustering                 do k-means clusters match the classes?
-    alignment, uniformity      how tight are the classes, how evenly is the sphere used?
-    utilization                how near is a test example to what training saw, clean or mixed?
+    alignment, uniformity      how tight are the classes, how evenly do the embeddings cover the sphere?
+    utilization                how near are test examples to the training examples, clean or mixed?
     positivity                 when does a mixed example act as a positive?
 
 Embeddings are (n, d) arrays or tensors and need not be normalised; labels are n integers or strings.

@@ -1,4 +1,7 @@
-"""The same counts from the neighbour lists of somebody's index, exact or not."""
+"""Negatives before each positive, counted in the neighbour lists that an index returns.
+
+`metrix.evaluate.ranks` counts them exactly.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,37 @@ BLOCK_BYTES = 64 << 20
 
 
 class Searcher(Protocol):
-    """Anything that finds neighbours: `metrix.search.Index`, or an index of one's own."""
+    """An index that finds nearest neighbours: `metrix.search.Index`, or any object with such a `search`."""
 
     def search(self, queries: Any, k: int, /) -> tuple[Any, Any]:
-        """Ids (q, k) of the nearest gallery rows, nearest first, and their similarities; -1 for none."""
+        """Row numbers (q, k) of the nearest gallery embeddings, nearest first, -1 for none, and their similarities."""
 
 
-def neighbours_before(task: Task, wanted: NDArray[np.intp], k: int, searcher: Searcher) -> Iterator[Counts]:
-    """before(q, p) for the positives among the max(k, R) nearest that the searcher returns."""
+def count_in_neighbours(task: Task, wanted: NDArray[np.intp], k: int, searcher: Searcher) -> Iterator[Counts]:
+    """before(q, p) for the positives among the max(k, R) nearest neighbours that the searcher returns."""
     relevant = task.relevant
-    wanted = wanted[np.argsort(relevant[wanted], kind="stable")]  # like sizes together: little is wasted
+    wanted = wanted[
+        np.argsort(relevant[wanted], kind="stable")
+    ]  # similar depths together, so that little is searched in vain
     start = 0
     while start < len(wanted):
         deepest = max(k, int(relevant[wanted[start]])) + int(task.shared)
         rows = wanted[start : start + max(1, BLOCK_BYTES // (16 * deepest))]
-        # The next block may hold larger classes: no query in a block needs twice the depth of the first.
+        # Classes grow along the list: end the block before a query that needs more than twice the depth of the first.
         rows = rows[relevant[rows] <= 2 * deepest]
         start += len(rows)
         depth = min(max(k, int(relevant[rows].max())) + int(task.shared), len(task.gallery))
         ids = np.asarray(searcher.search(task.queries.unit(rows, np.float32), depth)[0])
         if ids.shape[0] != len(rows) or ids.dtype.kind not in "iu" or ids.max() >= len(task.gallery):
             raise InvalidInput(
-                f"the searcher returned ids of type {ids.dtype} and shape {ids.shape} up to {ids.max()} for "
-                f"{len(rows)} queries: accepted are row numbers of the {len(task.gallery)} gallery "
-                "embeddings, one list per query; build the index without ids of your own"
+                f"searcher: expected {len(rows)} lists with row numbers of the {len(task.gallery)} gallery "
+                f"embeddings, got ids of type {ids.dtype}, shape {ids.shape} and maximum {ids.max()}; build the index "
+                "without ids of your own"
             )
-        yield _counts(task, rows, ids, relevant[rows])
+        yield _count(task, rows, ids, relevant[rows])
 
 
-def _counts(task: Task, rows: NDArray[np.intp], ids: NDArray[np.intp], relevant: NDArray[np.intp]) -> Counts:
+def _count(task: Task, rows: NDArray[np.intp], ids: NDArray[np.intp], relevant: NDArray[np.intp]) -> Counts:
     real = ids >= 0
     if task.shared:
         real &= ids != rows[:, None]
@@ -52,7 +57,7 @@ def _counts(task: Task, rows: NDArray[np.intp], ids: NDArray[np.intp], relevant:
     negatives = np.cumsum(real & ~positive, axis=1)
     offsets = np.concatenate([[0], np.cumsum(relevant)])
     before = np.full(offsets[-1], NOT_FOUND, dtype=np.int64)
-    found = np.cumsum(positive, axis=1) - 1  # which positive of its query it is
+    found = np.cumsum(positive, axis=1) - 1  # index among the positives of the query
     at = np.nonzero(positive)
     before[offsets[at[0]] + found[at]] = negatives[at]
     return Counts(rows, offsets, before)

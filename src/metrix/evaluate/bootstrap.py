@@ -1,4 +1,4 @@
-"""How sure a mean over queries is: the bootstrap, and the paired bootstrap of two runs."""
+"""Confidence intervals of means over queries by the bootstrap, and the paired bootstrap of two runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
-    """A NumPy generator that continues the given one; seed 0 without one, so that reports repeat."""
+    """A NumPy generator seeded from the given one; without one, with seed 0, so that results repeat."""
     if generator is None:
         return np.random.default_rng(0)
     import torch
@@ -25,11 +25,11 @@ def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
 
 
-def resampled_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def resample_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Means (resamples, m) of values (n, m) over n rows drawn with replacement.
 
-    One draw of rows serves all m columns. A draw is held as how often each row came, one draw at a
-    time, so the memory does not grow with `resamples`.
+    All m columns share the drawn rows. One draw is held at a time, as the number of times each row was drawn,
+    so memory does not grow with `resamples`.
     """
     count = len(values)
     means = np.empty((resamples, values.shape[1]))
@@ -39,25 +39,25 @@ def resampled_means(values: NDArray[np.float64], resamples: int, rng: np.random.
     return means
 
 
-def intervals(
+def bootstrap_intervals(
     values: NDArray[np.float64], resamples: int, confidence: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Percentile intervals (m, 2) of the column means."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(resampled_means(values, resamples, rng), [tail, 1 - tail], axis=0)
+    low, high = np.quantile(resample_means(values, resamples, rng), [tail, 1 - tail], axis=0)
     return np.stack([low, high], axis=1)
 
 
 def check_bootstrap(resamples: int, confidence: float, least: int) -> None:
-    """Refuse settings that have no meaning."""
+    """Raise InvalidInput unless resamples ≥ `least` and 0 < confidence < 1."""
     check_integer("resamples", resamples, least)
     if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence={confidence}: accepted is a fraction between 0 and 1, as 0.95")
+        raise InvalidInput(f"confidence: expected a fraction between 0 and 1, such as 0.95, got {confidence}")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One measure of two runs: b - a over the same queries, with its bootstrap interval."""
+    """The difference b - a of one metric between two runs on the same queries, with its bootstrap interval."""
 
     a: float
     b: float
@@ -68,13 +68,13 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences between two runs, by measure."""
+    """The differences between two runs, by metric; `comparison["recall@1"]` is one of them."""
 
     differences: dict[str, Difference]
     queries: int
@@ -104,15 +104,32 @@ def compare(
     confidence: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Comparison:
-    """mean over queries of (b_q - a_q), with a paired bootstrap over the queries.
+    """The mean difference b - a of every metric that both runs have, with a paired bootstrap over the queries.
 
-    Both runs answered the same queries, so a hard query is hard for both and its difference is what
-    is resampled: far sharper than two separate intervals. `p_value` is two-sided: twice the smaller
-    share of resamples on one side of zero, (1 + hits) / (1 + resamples).
+    Both runs answered the same queries, so a query that is hard for one is mostly hard for the other. Resampling the
+    per-query differences uses this and gives much narrower intervals than comparing two separate ones.
 
-    >>> clean, mixed = retrieval(x, labels), retrieval(y, labels)       # doctest: +SKIP
-    >>> compare(clean, mixed)["recall@1"].difference                    # doctest: +SKIP
-    0.021
+    Args:
+        a: the baseline, from `retrieval`.
+        b: the run to compare with it, on the same queries in the same order.
+        resamples: number of bootstrap samples.
+        confidence: of the intervals.
+        generator: source of randomness; without one, results repeat.
+
+    Returns:
+        A `Comparison`. Its p-values are two-sided: twice the smaller fraction of resampled means on one side of zero,
+        with 1 added to both counts of the fraction.
+
+    Raises:
+        ShapeError, LabelError: if the runs answered different queries, or with different labels.
+        InvalidInput: if they have no metric in common.
+
+    >>> from metrix.evaluate import retrieval
+    >>> labels = [0, 0, 1, 1]
+    >>> a = retrieval([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]], labels, ks=(1,))
+    >>> b = retrieval([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]], labels, ks=(1,))
+    >>> compare(a, b)["recall@1"].difference
+    1.0
     """
     check_bootstrap(resamples, confidence, least=1)
     if len(a.query_rows) != len(b.query_rows) or not np.array_equal(a.query_rows, b.query_rows):
@@ -121,17 +138,17 @@ def compare(
             "the same queries in the same order"
         )
     if not np.array_equal(a.query_labels, b.query_labels):
-        raise LabelError("the runs have different labels for the same queries: a paired comparison needs one dataset")
+        raise LabelError("the runs have different labels for the same queries: a paired comparison needs the same data")
     names = [name for name in a.per_query if name in b.per_query]
     if not names:
         raise InvalidInput(
-            f"the runs share no measure: one has {', '.join(a.per_query)}, the other {', '.join(b.per_query)}"
+            f"the runs have no metric in common: one has {', '.join(a.per_query)}, the other {', '.join(b.per_query)}"
         )
     values = np.stack([b.per_query[name] - a.per_query[name] for name in names], axis=1)
-    means = resampled_means(values, resamples, numpy_generator(generator))
+    means = resample_means(values, resamples, numpy_generator(generator))
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
-    # A mean that is zero up to rounding counts for both sides.
+    # A mean that is zero up to rounding counts on both sides.
     below, above = (means <= 1e-15).sum(axis=0), (means >= -1e-15).sum(axis=0)
     p_values = np.minimum(1.0, 2 * (1 + np.minimum(below, above)) / (1 + resamples))
     differences = {

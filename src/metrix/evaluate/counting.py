@@ -1,6 +1,6 @@
-"""The inner loops of the rank measures, compiled.
+"""The inner loops of retrieval metrics and utilization, compiled with numba.
 
-Importing this module imports numba: do so inside the function that calls a kernel.
+Importing this module imports numba, which takes long: import it inside the function that calls a kernel.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from metrix.evaluate.rank_metrics import RankMetric
 
 compiled = numba.njit(nogil=True, cache=True)
-# A float64 dot product may be summed in any order; nothing else about the arithmetic is relaxed.
+# Sums may be reordered and products fused, which vectorises them; NaN and infinity keep their meaning.
 summed = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 
 CHUNK = 512
-NEVER = 1 << 60  # negatives before a positive that was not found
+NEVER = 1 << 60  # negatives before a positive that was not found; a rank beyond every other
 
 
 @summed
@@ -42,10 +42,12 @@ def squared_distance(x: NDArray[Any], x_norm: float, y: NDArray[Any], y_norm: fl
 
 
 @summed
-def _above_and_reaching(part: NDArray[np.float32], low: np.float32, high: np.float32) -> tuple[np.float32, np.float32]:
-    """How many of at most `CHUNK` entries lie above `high`, and how many reach `low`.
+def _count_above_and_reaching(
+    part: NDArray[np.float32], low: np.float32, high: np.float32
+) -> tuple[np.float32, np.float32]:
+    """How many of at most `CHUNK` entries exceed `high`, and how many are at least `low`.
 
-    Summed as float32, which is exact for so few and lets sixteen be counted at a time.
+    Counted in float32, which is exact for so few and counts as many at a time as there are lanes of float32.
     """
     one, zero = np.float32(1), np.float32(0)
     above, reaching = zero, zero
@@ -56,7 +58,7 @@ def _above_and_reaching(part: NDArray[np.float32], low: np.float32, high: np.flo
 
 
 @compiled
-def _negatives_before(
+def _count_negatives_before(
     row: NDArray[np.float32],
     begin: int,
     end: int,
@@ -70,14 +72,14 @@ def _negatives_before(
     order: NDArray[np.intp],
     budget: int,
 ) -> tuple[int, int]:
-    """before(q, p), and how many float64 products that took: more than `budget`, and it is not finished."""
+    """before(q, p), and the number of float64 products it took; beyond `budget` products, the count is incomplete."""
     low, high = np.float32(row[positive] - slack), np.float32(row[positive] + slack)
     mine = order[positive]
     exact, before, work = np.nan, 0, 0
     for start, stop in ((0, begin), (end, len(row))):
         for left in range(start, stop, CHUNK):
             right = min(left + CHUNK, stop)
-            above, reaching = _above_and_reaching(row[left:right], low, high)
+            above, reaching = _count_above_and_reaching(row[left:right], low, high)
             before += int(above)
             if reaching == above:
                 continue
@@ -99,8 +101,8 @@ def count_negatives(
     S: NDArray[np.float32],  # (queries, gallery), the gallery sorted by class
     begin: NDArray[np.intp],  # (queries,) the query's class is gallery[begin:end]
     end: NDArray[np.intp],
-    itself: NDArray[np.intp],  # (queries,) where the query is in the gallery, -1 if it is not
-    offsets: NDArray[np.intp],  # (queries,) where the counts of each query go
+    itself: NDArray[np.intp],  # (queries,) the query's own position in the gallery, -1 if it has none
+    offsets: NDArray[np.intp],  # (queries,) where the counts of each query start
     first_only: bool,
     slack: float,
     tie: float,
@@ -111,12 +113,12 @@ def count_negatives(
     order: NDArray[np.intp],  # (gallery,) from the sorted gallery to rows of `values`
     budget: int,
     counts: NDArray[np.int64],  # out: negatives before each positive
-    unsettled: NDArray[np.bool_],  # in: queries to skip; out: and those with too many near-ties
+    unsettled: NDArray[np.bool_],  # in: queries to skip; out: also those with too many near-ties
 ) -> None:
-    """Negatives before each positive, from float32 similarities that are off by at most slack / 2.
+    """Count the negatives before each positive, from float32 similarities with an error of at most slack / 2.
 
-    A negative further than `slack` from the positive is on the right side for certain. The few
-    within are compared again in float64.
+    A negative further than `slack` from the positive is certainly on the right side of it. The few within are
+    compared again in float64.
     """
     for q in range(len(S)):
         if unsettled[q]:
@@ -128,12 +130,12 @@ def count_negatives(
             for p in range(a, b):
                 if p != itself[q] and row[p] > least:
                     least = row[p]
-            least -= slack  # any of these may be the first positive
+            least -= slack  # every positive above this may be the nearest
         left = budget
         for p in range(a, b):
             if p == itself[q] or row[p] < least:
                 continue
-            before, work = _negatives_before(
+            before, work = _count_negatives_before(
                 row, a, b, p, slack, tie, queries[q], query_norms[q], values, norms, order, left
             )  # fmt: skip
             left -= work
@@ -169,8 +171,8 @@ def compile_metric(function: RankMetric) -> RankMetric:
 
 
 @compiled
-def nearest(
-    S: NDArray[np.float32],  # (queries, examples), off by at most slack / 2
+def lower_distances(
+    S: NDArray[np.float32],  # (queries, examples), with an error of at most slack / 2
     slack: float,
     queries: NDArray[Any],
     query_norms: NDArray[np.float64],
@@ -178,17 +180,17 @@ def nearest(
     norms: NDArray[np.float64],
     budget: int,
     squared: NDArray[np.float64],  # in and out: squared distance to the nearest example so far
-    crowded: NDArray[np.bool_],  # out: queries with more candidates than the budget
+    crowded: NDArray[np.bool_],  # out: queries with more candidates than the budget, left unfinished
 ) -> None:
-    """Lower `squared` where an example is nearer; only those that may be nearest are measured in float64."""
+    """Lower `squared` where an example is nearer; only candidates for the nearest are measured in float64."""
     for q in range(len(S)):
         row = S[q]
         measured = 0
-        # ‖q-x‖² = 2 - 2s: an example below this similarity is not the nearest for certain.
+        # ‖q-x‖² = 2 - 2s: an example below this similarity is certainly not the nearest.
         bar = np.float32(1.0 - squared[q] / 2.0 - slack)
         for left in range(0, len(row), CHUNK):
             right = min(left + CHUNK, len(row))
-            if _above_and_reaching(row[left:right], bar, bar)[1] == 0:
+            if _count_above_and_reaching(row[left:right], bar, bar)[1] == 0:
                 continue
             for k in range(left, right):
                 if row[k] >= bar:

@@ -1,10 +1,10 @@
-"""A measured number that knows how sure it is."""
+"""A measured number with its standard error."""
 
 from __future__ import annotations
 
 
 class Estimate(float):
-    """A float with the standard error of the sample it came from: 0 where nothing was sampled.
+    """A float with its standard error, which is 0 for a value computed from all the data.
 
     >>> value = Estimate(0.41, standard_error=0.02, sampled=500)
     >>> value + 1, value
@@ -12,10 +12,10 @@ class Estimate(float):
     """
 
     standard_error: float
-    sampled: int | None  # how many were drawn; None if all were taken
+    sampled: int | None  # sample size; None if all the data were used
 
     def __new__(cls, value: float, standard_error: float = 0.0, sampled: int | None = None) -> Estimate:
-        """A float is made in `__new__`, and is then fixed."""
+        """Set the attributes here: a float is immutable once `__new__` returns."""
         estimate = super().__new__(cls, value)
         estimate.standard_error = standard_error
         estimate.sampled = sampled
@@ -23,7 +23,7 @@ class Estimate(float):
 
     @property
     def exact(self) -> bool:
-        """Whether every pair or query was taken."""
+        """Whether it was computed from all pairs or queries, not from a sample."""
         return self.sampled is None
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Alignment and uniformity: how tight the classes are, and how evenly the sphere is used.
+"""Alignment and uniformity: how tight the classes are, and how evenly the embeddings cover the sphere.
 
-Both on unit embeddings, in float64, and lower is better.
+Both are computed on unit embeddings in float64; lower is better.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from metrix.errors import InvalidInput, LabelError, ShapeError
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.estimate import Estimate
-from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
+from metrix.evaluate.vectors import Vectors, number_classes, read_labels
 
 if TYPE_CHECKING:
     import torch
@@ -23,21 +23,28 @@ ROWS_AT_ONCE = 1024
 
 
 def alignment(embeddings: object, labels: object) -> float:
-    """mean of ‖x - x'‖² over all pairs of distinct examples x, x' of the same class.
+    """Mean of ‖x - x'‖² over all pairs of distinct examples x, x' of the same class; lower is better.
 
     Exact in one pass over the data: with μ the mean of a class of n examples, the sum over its pairs is
-    n Σ ‖x - μ‖². Examples that are alone in their class form no pair.
+    n Σ ‖x - μ‖². An example that is alone in its class forms no pair.
+
+    Args:
+        embeddings: (n, d), normalised here.
+        labels: the class of each.
+
+    Raises:
+        LabelError: if no class has two examples.
 
     >>> round(alignment([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1]), 12)
     2.0
     """
     vectors = Vectors.read(embeddings)
-    _, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    _, (number,) = number_classes(read_labels(labels, len(vectors)))
     sizes = np.bincount(number)
     pairs = int((sizes * (sizes - 1) // 2).sum())
     if pairs == 0:
         raise LabelError(
-            f"no class has two of the {len(vectors)} examples: alignment is a mean over pairs of one class"
+            f"no class has two of the {len(vectors)} examples: alignment is a mean over pairs within a class"
         )
     total = 0.0
     order = np.argsort(number, kind="stable")
@@ -58,22 +65,30 @@ def uniformity(
     max_pairs: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """log of the mean of exp(-t ‖x - x'‖²) over all pairs of distinct examples x, x'.
+    """log of the mean of exp(-t ‖x - x'‖²) over all pairs of distinct examples x, x'; lower is better.
 
-    Distinct by row number: two copies of one vector are a pair at distance 0. With more than `max_pairs`
-    pairs, that many are drawn at random and the result states its standard error.
+    Examples are distinct by row number: two copies of one vector are a pair at distance 0.
+
+    Args:
+        embeddings: (n, d), normalised here.
+        t: the scale; 2 is usual.
+        max_pairs: if there are more pairs, use this many, drawn at random with replacement.
+        generator: source of randomness for the draw; without one, results repeat.
+
+    Returns:
+        A float with a `standard_error`, which is 0 unless pairs were drawn.
 
     >>> float(uniformity([[1.0, 0.0], [-1.0, 0.0]]))        # the one pair is at squared distance 4
     -8.0
     """
     if not (math.isfinite(t) and t > 0):
-        raise InvalidInput(f"t={t}: accepted is a finite number above 0; the usual one is 2")
+        raise InvalidInput(f"t: expected a finite number > 0, such as 2, got {t}")
     if max_pairs is not None and max_pairs < 2:
-        raise InvalidInput(f"max_pairs={max_pairs}: accepted is at least 2, or None for all pairs")
+        raise InvalidInput(f"max_pairs: expected an integer ≥ 2, or None for all pairs, got {max_pairs}")
     vectors = Vectors.read(embeddings)
     count = len(vectors)
     if count < 2:
-        raise ShapeError("uniformity is a mean over pairs: at least two embeddings are needed, 1 was given")
+        raise ShapeError("embeddings: expected at least two embeddings, since uniformity is a mean over pairs, got 1")
     pairs = count * (count - 1) // 2
     if max_pairs is not None and pairs > max_pairs:
         return _sampled_uniformity(vectors, t, max_pairs, numpy_generator(generator))

@@ -1,4 +1,4 @@
-"""Mixed embeddings as a stream: what training with mixup adds to the clean examples."""
+"""Mixed embeddings as a stream: the examples that training with mixup adds to the clean ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError
 from metrix.evaluate.bootstrap import numpy_generator
-from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
+from metrix.evaluate.vectors import Array, Vectors, number_classes, read_labels
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ def mixed_embeddings(
     from metrix.core.pairs import PAIR_KINDS
 
     vectors = Vectors.read(train, "train embeddings")
-    _, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    _, (number,) = number_classes(read_labels(labels, len(vectors)))
     chosen = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     kinds = [find("pairs", name, PAIR_KINDS) for name in chosen]
     if not chosen or epochs < 1 or rows_at_once < 1 or not (math.isfinite(alpha) and alpha > 0):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError, unknown_choice
 from metrix.evaluate.bootstrap import numpy_generator
-from metrix.evaluate.vectors import Vectors, class_numbers, read_labels
+from metrix.evaluate.vectors import Vectors, number_classes, read_labels
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ def positivity(
             "per_class is at least 2 and batch_size is larger"
         )
     vectors = Vectors.read(embeddings)
-    _, (number,) = class_numbers(read_labels(labels, len(vectors)))
+    _, (number,) = number_classes(read_labels(labels, len(vectors)))
     rng = numpy_generator(generator)
     points, threshold = torch.from_numpy(given), torch.tensor([_threshold(lam, loss) for lam in given])
 

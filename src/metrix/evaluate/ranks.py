@@ -1,17 +1,18 @@
-"""Where the positives of a query stand among its negatives, exactly and in bounded memory.
+"""How many negatives rank before each positive of a query, exactly and in bounded memory.
 
-Every retrieval measure is a function of one thing: for each positive p of query q, the number of
-negatives that come before it,
+Every retrieval metric is a function of these counts: for each positive p of query q, the number of negatives that
+come before it,
 
     before(q, p) = #{n : s(q,n) > s(q,p)} + #{n : s(q,n) = s(q,p), n has the lower row number}.
 
-The rank of the j-th positive is then before + j. So no list of k neighbours is kept or sorted: a block
-of similarities is made by one matrix product, counted and forgotten, and a class of ten thousand
-costs no more memory than a class of two.
+The rank of the j-th positive is before + j. So no list of k neighbours is kept or sorted: a matrix product gives a
+block of similarities, which is counted and discarded, and a class of ten thousand examples takes no more memory than
+a class of two.
 
-The product is in float32, where two similarities may be off by (d+4) 2⁻²⁴ each. Whatever is closer
-than that to a positive is compared again in float64, so the counts are those of float64. Similarities
-closer than float64 itself can tell, as those of two copies of one vector, are a tie.
+The product is in float32, where each similarity has an error of up to (d + 6) 2⁻²⁴: d roundings in the sum, one in
+each factor, and a margin for terms of higher order. A negative within twice this of a positive is compared with it
+again in float64, so the counts are those of float64. Similarities that float64 cannot tell apart, such as those of
+two copies of one vector, are ties.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from numpy.typing import NDArray
 
 from metrix.evaluate.vectors import Vectors
 
-BLOCK_BYTES = 96 << 20  # of one block of similarities
-SORT_PAST = 192  # positives per query past which sorting a row beats counting once per positive
+BLOCK_BYTES = 96 << 20  # size of a block of similarities
+SORT_PAST = 192  # positives per query, beyond which sorting a row is faster than a count for each
 
 
 @dataclass(frozen=True)
 class Task:
-    """Queries, the gallery they search, and the class of each; `shared` if both are the same examples."""
+    """Queries and gallery with their classes; `shared` if both are the same examples."""
 
     queries: Vectors
     gallery: Vectors
@@ -43,7 +44,7 @@ class Task:
 
     @property
     def relevant(self) -> NDArray[np.intp]:
-        """R: how many gallery examples, other than itself, share the query's class."""
+        """R of each query: the number of gallery examples of its class, not counting the query itself."""
         classes = 1 + max(self.query_class.max(), self.gallery_class.max())
         sizes = np.bincount(self.gallery_class, minlength=classes)
         return np.asarray(sizes[self.query_class] - int(self.shared), dtype=np.intp)
@@ -51,32 +52,32 @@ class Task:
 
 @dataclass(frozen=True)
 class Counts:
-    """Negatives before each positive: `before[offsets[i]:offsets[i+1]]` belong to query `rows[i]`."""
+    """Negatives before each positive: `before[offsets[i]:offsets[i+1]]` are the counts of query `rows[i]`."""
 
     rows: NDArray[np.intp]
     offsets: NDArray[np.intp]
     before: NDArray[np.int64]
 
 
-def threads() -> int:
-    """How many cores this process may use."""
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def float32_slack(dim: int) -> float:
-    """How far apart the float32 cosines of two equal float64 cosines can be: twice (d+4) 2⁻²⁴."""
+    """The largest difference, by rounding alone, of two float32 cosines that are equal: twice (d + 6) 2⁻²⁴."""
     return 2 * (dim + 6) * 2.0**-24
 
 
 def float64_tie(dim: int) -> float:
-    """The same for two cosines computed in float64: closer than this is a tie."""
+    """The same for float64: cosines no further apart than this are a tie."""
     return 2 * (dim + 6) * 2.0**-53
 
 
-def negatives_before(task: Task, wanted: NDArray[np.intp], first_only: bool = False) -> Iterator[Counts]:
-    """before(q, p) for the wanted queries, block by block; with `first_only`, of the first positive only."""
+def count_negatives_before(task: Task, wanted: NDArray[np.intp], first_only: bool = False) -> Iterator[Counts]:
+    """before(q, p) for the wanted queries, block by block; with `first_only`, for the nearest positive only."""
     order = np.argsort(task.gallery_class, kind="stable")
     gallery32 = task.gallery.unit32(order)
     ends = np.cumsum(np.bincount(task.gallery_class, minlength=1 + int(task.query_class.max())))
@@ -86,10 +87,10 @@ def negatives_before(task: Task, wanted: NDArray[np.intp], first_only: bool = Fa
 
     rows_at_once = max(1, min(2048, BLOCK_BYTES // (4 * len(order))))
     relevant = task.relevant
-    # Queries of one class after another: their positives are the same part of the gallery.
+    # Queries of a class follow each other, since their positives are the same part of the gallery.
     wanted = wanted[np.argsort(task.query_class[wanted], kind="stable")]
     buffer = np.empty((rows_at_once, len(order)), dtype=np.float32)
-    with ThreadPoolExecutor(threads()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for start in range(0, len(wanted), rows_at_once):
             rows = wanted[start : start + rows_at_once]
             sizes = np.ones_like(rows) if first_only else relevant[rows]
@@ -106,7 +107,7 @@ def negatives_before(task: Task, wanted: NDArray[np.intp], first_only: bool = Fa
 
 @dataclass(frozen=True)
 class _Block:
-    """Some queries, and where their positives are in the gallery sorted by class."""
+    """Some queries, and the positions of their positives in the gallery sorted by class."""
 
     rows: NDArray[np.intp]
     begin: NDArray[np.intp]
@@ -149,12 +150,12 @@ def _count_block(
                 task.gallery.values,
                 task.gallery.norms,
                 block.order,
-                64 + len(block.order) // 8,  # near-ties past which one float64 row is cheaper
+                64 + len(block.order) // 8,  # near-ties, beyond which one float64 row is cheaper
                 before,
                 unsettled[part],
             )
 
-        list(pool.map(count, split_rows(len(block.rows), threads())))
+        list(pool.map(count, split_rows(len(block.rows), usable_cores())))
     if unsettled.any():
         _sort_rows(task, block, np.flatnonzero(unsettled), first_only, before, pool)
     return Counts(block.rows, block.offsets, before)
@@ -174,7 +175,7 @@ def _sort_rows(
     before: NDArray[np.int64],
     pool: ThreadPoolExecutor,
 ) -> None:
-    """The same counts by sorting whole rows in float64: for large classes and for heaps of ties."""
+    """The same counts by sorting whole rows in float64, for large classes and for queries with many near-ties."""
     rows_at_once = max(1, BLOCK_BYTES // (8 * len(block.order)))
     for start in range(0, len(chosen), rows_at_once):
         some = chosen[start : start + rows_at_once]
@@ -189,17 +190,17 @@ def _sort_rows(
                 counted = _count_by_sorting(row, block, int(index), float64_tie(task.gallery.dim))
                 before[place] = counted[:1] if first_only else counted
 
-        list(pool.map(sort, split_rows(len(some), threads())))
+        list(pool.map(sort, split_rows(len(some), usable_cores())))
 
 
 def _count_by_sorting(row: NDArray[np.float64], block: _Block, index: int, tie: float) -> NDArray[np.intp]:
     """Negatives before each positive of one query, nearest positive first."""
     begin, end, itself = block.begin[index], block.end[index], block.itself[index]
     if itself >= 0:
-        row[itself] = -np.inf  # last, so that it is before nobody
+        row[itself] = -np.inf  # ranks last, before no positive
     sorting = np.argsort(-row)
     apart = row[sorting[:-1]] - row[sorting[1:]] > tie
-    if not apart.all():  # inside a tie, the lower row number comes first
+    if not apart.all():  # within a tie, the lower row number comes first
         group = np.concatenate([[0], np.cumsum(apart)])
         sorting = sorting[np.lexsort((block.order[sorting], group))]
     positive = (sorting >= begin) & (sorting < end) & (sorting != itself)

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
-from metrix.evaluate.approximate import Searcher, neighbours_before
-from metrix.evaluate.bootstrap import check_bootstrap, intervals, numpy_generator
+from metrix.evaluate.approximate import Searcher, count_in_neighbours
+from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, numpy_generator
 from metrix.evaluate.metrics import Metric, retrieval_metrics
-from metrix.evaluate.ranks import Counts, Task, negatives_before
-from metrix.evaluate.vectors import Array, Vectors, class_numbers, read_labels
+from metrix.evaluate.ranks import Counts, Task, count_negatives_before
+from metrix.evaluate.vectors import Array, Vectors, number_classes, read_labels
 
 if TYPE_CHECKING:
     import torch
@@ -33,32 +33,27 @@ KS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """What `retrieval` found: means, intervals, and each query's own values.
-
-    `per_query[name]` has one value per answered query, in the order of `query_rows`, the row numbers
-    of the queries. `search_loss` is None for the exact search; for an approximate one it is, by
-    measure, how much the exact search found more on `loss_sample` of the queries.
-    """
+    """Retrieval metrics by key (`recall@1`, `map@r`, …): means, confidence intervals, and the value of each query."""
 
     ks: tuple[int, ...]
-    per_query: dict[str, NDArray[np.float64]] = field(repr=False)
-    query_rows: NDArray[np.intp] = field(repr=False)
+    per_query: dict[str, NDArray[np.float64]] = field(repr=False)  # one value per answered query
+    query_rows: NDArray[np.intp] = field(repr=False)  # row numbers of the answered queries
     query_labels: Array = field(repr=False)
     left_out: int  # queries without another example of their class
     gallery_size: int
-    intervals: dict[str, tuple[float, float]] = field(repr=False)
+    intervals: dict[str, tuple[float, float]] = field(repr=False)  # empty if they were not asked for
     confidence: float
-    search_loss: dict[str, float] | None = None
-    loss_sample: int = 0
+    search_loss: dict[str, float] | None = None  # of an approximate search: exact value - approximate value
+    loss_sample: int = 0  # number of queries that the search loss is measured on
 
     @property
     def queries(self) -> int:
-        """How many queries were answered."""
+        """The number of answered queries."""
         return len(self.query_rows)
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """Each measure averaged over the queries: `recall@1`, `map@r`, ..."""
+        """Each metric averaged over the queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     @property
@@ -88,12 +83,12 @@ class Retrieval:
 
     @property
     def mean_average_precision(self) -> float | None:
-        """mAP over the whole ranking; None after an approximate search, which does not see it."""
+        """mAP over the whole ranking; None for an approximate search, which returns only the nearest."""
         return self.means.get("map")
 
     @cached_property
     def per_class(self) -> dict[Any, dict[str, float]]:
-        """By class of the query: its number of queries and the mean of each measure."""
+        """For each class, its number of queries and the mean of each metric."""
         names, inverse = np.unique(self.query_labels, return_inverse=True)
         sizes = np.bincount(inverse.reshape(-1))
         columns = {
@@ -128,46 +123,56 @@ def recall_at_k(
 ) -> dict[int, float]:
     """Recall@K: the fraction of queries with an example of their class among their K nearest neighbours.
 
-    Every example is a query against all others; with `gallery`, every example is a query against the
-    gallery, and nothing is left out of it. Queries whose class has no (other) member there are left
-    out of the average; `retrieval(...).left_out` counts them.
+    Args:
+        embeddings: the queries (n, d), normalised here. Without a gallery, each is a query against all others.
+        labels: the class of each.
+        ks: the cut-offs K.
+        gallery: embeddings (m, d) to search instead; a query is then not left out of it.
+        gallery_labels: the class of each.
+
+    Returns:
+        A fraction in [0, 1] for each K. Queries without a positive to find do not count; `retrieval(...).left_out` is
+        their number.
+
+    Raises:
+        LabelError: if no query has a positive to find.
 
     >>> recall_at_k([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], ["a", "b", "b", "a"], ks=(1, 2))
     {1: 0.0, 2: 0.75}
     """
-    found = recall_counts(embeddings, labels, ks, gallery, gallery_labels)
+    found = count_hits(embeddings, labels, ks, gallery, gallery_labels)
     return {k: hits / found.queries for k, hits in found.hits.items()}
 
 
-class RecallCounts(NamedTuple):
-    """How many queries were answered, and for how many of them the K nearest neighbours hold their class."""
+class HitCounts(NamedTuple):
+    """The number of answered queries, and of those with an example of their class among the K nearest."""
 
     queries: int
     hits: dict[int, int]  # by K
 
 
-def recall_counts(
+def count_hits(
     embeddings: object,
     labels: object,
     ks: Sequence[int] = KS,
     gallery: object = None,
     gallery_labels: object = None,
     share: tuple[int, int] = (0, 1),
-) -> RecallCounts:
-    """What Recall@K is the quotient of; of `share` = (rank, world size) only the queries of that process.
+) -> HitCounts:
+    """The counts whose quotient is Recall@K, for the queries of one process: `share` is its (rank, world size).
 
-    The counts of all processes add up to those of one.
+    The counts of all processes add up to those of a single process. The other arguments are those of `recall_at_k`.
     """
     chosen = _read_ks(ks)
     task, _ = _read_task(embeddings, labels, gallery, gallery_labels)
     rank, world = share
-    everything = _answerable(task)
+    everything = _select_answerable(task)
     wanted = everything[len(everything) * rank // world : len(everything) * (rank + 1) // world]
     found = dict.fromkeys(chosen, 0)
-    for block in negatives_before(task, wanted, first_only=True) if len(wanted) else ():
+    for block in count_negatives_before(task, wanted, first_only=True) if len(wanted) else ():
         for k in found:
-            found[k] += int((block.before < k).sum())  # rank 1 + before <= k
-    return RecallCounts(len(wanted), found)
+            found[k] += int((block.before < k).sum())  # its rank is before + 1
+    return HitCounts(len(wanted), found)
 
 
 def retrieval(
@@ -183,10 +188,26 @@ def retrieval(
     searcher: Searcher | None = None,
     loss_sample: int = 1000,
 ) -> Retrieval:
-    """Every measure of this module, with bootstrap intervals, per query and per class.
+    """Recall@K, Precision@K, mAP@K, MAP@R, R-precision and mAP, with intervals, per query and per class.
 
-    `resamples=0` skips the intervals. `searcher` replaces the exact search by an index of the same
-    gallery, whose ids are row numbers; what that loses is measured on `loss_sample` queries.
+    Args:
+        embeddings: the queries (n, d), normalised here. Without a gallery, each is a query against all others.
+        labels: the class of each.
+        ks: the cut-offs K.
+        gallery: embeddings (m, d) to search instead; a query is then not left out of it.
+        gallery_labels: the class of each.
+        resamples: bootstrap samples for the confidence intervals; 0 skips them.
+        confidence: of the intervals.
+        generator: source of randomness; without one, results repeat.
+        searcher: an index of the same gallery, with row numbers as ids, to use instead of the exact search. mAP, which
+            needs the whole ranking, is then not computed.
+        loss_sample: with a searcher, the number of queries on which the loss against the exact search is measured.
+
+    Returns:
+        A `Retrieval`. Queries without a positive to find are left out and counted.
+
+    Raises:
+        LabelError: if no query has a positive to find.
 
     >>> result = retrieval([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], [0, 1, 1, 0], ks=(1, 2))
     >>> result.recall, round(result.map_at_r, 3), result.queries, result.left_out
@@ -195,24 +216,24 @@ def retrieval(
     chosen = _read_ks(ks)
     check_bootstrap(resamples, confidence, least=0)
     if loss_sample < 1:
-        raise InvalidInput(f"loss_sample={loss_sample}: accepted is at least one query")
+        raise InvalidInput(f"loss_sample: expected an integer ≥ 1, got {loss_sample}")
     task, query_labels = _read_task(embeddings, labels, gallery, gallery_labels)
-    wanted = _answerable(task)
+    wanted = _select_answerable(task)
     rng = numpy_generator(generator)
 
     columns = _columns(chosen, whole_ranking=searcher is None)
     search_loss, sampled = None, 0
     if searcher is None:
-        values = _measure(task, wanted, columns, negatives_before(task, wanted))
+        values = _measure(task, wanted, columns, count_negatives_before(task, wanted))
     else:
-        values = _measure(task, wanted, columns, neighbours_before(task, wanted, max(chosen), searcher))
+        values = _measure(task, wanted, columns, count_in_neighbours(task, wanted, max(chosen), searcher))
         sample = np.sort(rng.choice(len(wanted), size=min(loss_sample, len(wanted)), replace=False))
-        exact = _measure(task, wanted[sample], columns, negatives_before(task, wanted[sample]))
+        exact = _measure(task, wanted[sample], columns, count_negatives_before(task, wanted[sample]))
         lost = (exact - values[sample]).mean(axis=0)
         search_loss = {column.key: float(lost[m]) for m, column in enumerate(columns)}
         sampled = len(sample)
     names = [column.key for column in columns]
-    bounds = intervals(values, resamples, confidence, rng) if resamples else np.empty((0, 2))
+    bounds = bootstrap_intervals(values, resamples, confidence, rng) if resamples else np.empty((0, 2))
     return Retrieval(
         ks=chosen,
         per_query={name: np.ascontiguousarray(values[:, m]) for m, name in enumerate(names)},
@@ -267,37 +288,37 @@ def _measure(
 def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
     given = [ks] if isinstance(ks, int) else list(ks)
     if not given:
-        raise InvalidInput("ks is empty: give at least one K, as ks=(1, 2, 4, 8)")
+        raise InvalidInput("ks: expected at least one cut-off, as in ks=(1, 2, 4, 8), got none")
     return tuple(dict.fromkeys(check_integer("ks", k, least=1) for k in given))
 
 
 def _read_task(embeddings: object, labels: object, gallery: object, gallery_labels: object) -> tuple[Task, Array]:
-    """The task, and the labels of the queries as given."""
+    """The checked task, and the labels of the queries as given."""
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery_labels" if gallery_labels is None else "gallery"
         raise InvalidInput(f"gallery and gallery_labels go together: {missing} is missing")
     queries = Vectors.read(embeddings)
     query_labels = read_labels(labels, len(queries))
     if gallery is None:
-        _, (numbers,) = class_numbers(query_labels)
+        _, (numbers,) = number_classes(query_labels)
         return Task(queries, queries, numbers, numbers, shared=True), query_labels
     searched = Vectors.read(gallery, "gallery embeddings")
     if searched.dim != queries.dim:
         raise ShapeError(
-            f"embeddings of {queries.dim} columns and gallery embeddings of {searched.dim}: both come from "
-            "one model and have the same number"
+            f"embeddings of {queries.dim} columns and gallery embeddings of {searched.dim}: expected the same number, "
+            "as embeddings of one model have"
         )
     searched_labels = read_labels(gallery_labels, len(searched), "gallery labels")
-    _, (query_class, gallery_class) = class_numbers(query_labels, searched_labels)
+    _, (query_class, gallery_class) = number_classes(query_labels, searched_labels)
     return Task(queries, searched, query_class, gallery_class, shared=False), query_labels
 
 
-def _answerable(task: Task) -> NDArray[np.intp]:
+def _select_answerable(task: Task) -> NDArray[np.intp]:
     wanted = np.flatnonzero(task.relevant > 0)
     if len(wanted) == 0:
         where = "another member" if task.shared else "a member in the gallery"
         raise LabelError(
-            f"none of the {len(task.queries)} queries has {where} of its class: nothing can be found. "
-            "Retrieval needs at least one class with two examples; check that the labels are classes, not ids"
+            f"none of the {len(task.queries)} queries has {where} of its class, so nothing can be found; "
+            "check that the labels are classes, not ids"
         )
     return wanted

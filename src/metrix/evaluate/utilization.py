@@ -1,4 +1,4 @@
-"""Utilization: how near a test example is to what training saw, clean or mixed."""
+"""Utilization: how near test examples are to the training examples, clean or mixed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput, ShapeError
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.estimate import Estimate
-from metrix.evaluate.ranks import float32_slack, split_rows, threads
+from metrix.evaluate.ranks import float32_slack, split_rows, usable_cores
 from metrix.evaluate.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 QUERIES_AT_ONCE = 4096
 EXAMPLES_AT_ONCE = 4096
-MEASURED_AT_MOST = 64  # near-ties of one query and block past which a float64 product is cheaper
+MEASURED_AT_MOST = 64  # near-ties of a query in a block, beyond which one float64 product is cheaper
 
 
 def utilization(
@@ -32,11 +32,18 @@ def utilization(
     max_queries: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """u(Q, X) = 1/|Q| Σ_{q in Q} min_{x in X} ‖f(q) - f(x)‖², on unit embeddings; lower is better.
+    """u(Q, X) = 1/|Q| Σ_{q in Q} min_{x in X} ‖f(q) - f(x)‖² on unit embeddings; lower is better.
 
-    With `mixed`, X is X̂ = clean + mixed. `mixed` is an array (m, d) or an iterable of such arrays, as
-    `mixed_embeddings` gives; each block is forgotten after it was measured. With more than `max_queries`
-    queries, that many are drawn at random and the result states its standard error.
+    Args:
+        queries: embeddings Q (q, d) of the test examples.
+        train: embeddings X (n, d) of the training examples.
+        mixed: embeddings of mixed examples, which are added to X: an array (m, d), or an iterable of such arrays, as
+            `mixed_embeddings` yields, of which one is held in memory at a time.
+        max_queries: if there are more queries, use this many, drawn at random.
+        generator: source of randomness for the draw; without one, results repeat.
+
+    Returns:
+        A float with a `standard_error`, which is 0 unless queries were drawn.
 
     >>> clean = [[1.0, 0.0], [0.0, 1.0]]
     >>> float(utilization([[1.0, 1.0]], clean, mixed=[[2.0, 2.0]]))
@@ -44,7 +51,7 @@ def utilization(
     """
     asked, known = Vectors.read(queries, "queries"), Vectors.read(train, "train embeddings")
     if max_queries is not None and max_queries < 2:
-        raise InvalidInput(f"max_queries={max_queries}: accepted is at least 2, or None for all queries")
+        raise InvalidInput(f"max_queries: expected an integer ≥ 2, or None for all queries, got {max_queries}")
     total, sampled = len(asked), None
     if max_queries is not None and total > max_queries:
         rows = np.sort(numpy_generator(generator).choice(total, size=max_queries, replace=False))
@@ -61,7 +68,7 @@ def utilization(
 
 
 def _blocks(mixed: Any) -> Iterable[Any]:
-    """One array as one block; an iterable of arrays as it is."""
+    """The blocks of mixed embeddings: a single array is one block."""
     if mixed is None:
         return ()
     if hasattr(mixed, "ndim"):
@@ -69,17 +76,15 @@ def _blocks(mixed: Any) -> Iterable[Any]:
     if isinstance(mixed, list | tuple) and mixed and not hasattr(mixed[0], "ndim"):
         return (mixed,)  # nested lists of numbers
     if not isinstance(mixed, Iterable):
-        raise InvalidInput(
-            f"mixed of type {type(mixed).__name__}: accepted are an array (m, d) and an iterable of arrays"
-        )
+        raise InvalidInput(f"mixed: expected an array (m, d) or an iterable of such arrays, got {type(mixed).__name__}")
     return mixed
 
 
 class _Nearest:
     """The squared distance of each query to the nearest example seen so far.
 
-    Candidates come from a float32 product and are measured in float64, so the result is that of float64
-    at the price of float32.
+    A float32 product finds the candidates, whose distances are then computed in float64: the accuracy of float64 at
+    almost the cost of float32.
     """
 
     def __init__(self, queries: Vectors) -> None:
@@ -89,18 +94,18 @@ class _Nearest:
         self.buffer = np.empty((min(QUERIES_AT_ONCE, len(queries)), EXAMPLES_AT_ONCE), dtype=np.float32)
 
     def update(self, examples: Vectors, name: str) -> None:
-        """Take in more examples."""
+        """Lower the distances where one of these examples is nearer."""
         if examples.dim != self.queries.dim:
             raise ShapeError(
-                f"queries of {self.queries.dim} columns and {name} of {examples.dim}: both come from one "
-                "model and have the same number"
+                f"queries of {self.queries.dim} columns and {name} of {examples.dim}: expected the same number, as "
+                "embeddings of one model have"
             )
-        with ThreadPoolExecutor(threads()) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             for columns in examples.blocks(EXAMPLES_AT_ONCE):
                 self._update_block(examples.part(columns), pool)
 
     def _update_block(self, examples: Vectors, pool: ThreadPoolExecutor) -> None:
-        from metrix.evaluate.counting import nearest
+        from metrix.evaluate.counting import lower_distances
 
         unit = examples.unit(slice(None), np.float32)
         for rows in self.queries.blocks(QUERIES_AT_ONCE):
@@ -117,7 +122,7 @@ class _Nearest:
                 squared: NDArray[np.float64] = squared,
                 crowded: NDArray[np.bool_] = crowded,
             ) -> None:
-                nearest(
+                lower_distances(
                     S[part],
                     float32_slack(examples.dim),
                     queries.values[part],
@@ -129,7 +134,7 @@ class _Nearest:
                     crowded[part],
                 )
 
-            list(pool.map(measure, split_rows(len(queries), threads())))
+            list(pool.map(measure, split_rows(len(queries), usable_cores())))
             if crowded.any():
                 x = queries.unit(np.flatnonzero(crowded))
                 y = examples.unit(slice(None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metrix.evaluate.retrieval import recall_counts
+from metrix.evaluate.retrieval import count_hits
 from metrix.train.batches import ImageBatches
 from metrix.train.distributed import Team
 
@@ -20,10 +20,10 @@ def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
     if name == "test" and dataset.separate_gallery:
         queries, gallery = dataset.query, dataset.gallery
         vectors, searched = batches.embed(queries, device), batches.embed(gallery, device)
-        found = recall_counts(vectors, queries.labels, ks, searched, gallery.labels, share)
+        found = count_hits(vectors, queries.labels, ks, searched, gallery.labels, share)
     else:
         queries = dataset.part(name)
-        found = recall_counts(batches.embed(queries, device), queries.labels, ks, share=share)
+        found = count_hits(batches.embed(queries, device), queries.labels, ks, share=share)
     answered, *hits = team.sum([found.queries, *found.hits.values()])
     recall = {str(k): hit / answered for k, hit in zip(ks, hits, strict=True)}
     return {"recall": recall, "images": len(queries), "classes": queries.num_classes}
