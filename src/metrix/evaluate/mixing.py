@@ -30,11 +30,26 @@ def mixed_embeddings(
     renormalise: bool = True,
     rows_at_once: int = 4096,
 ) -> Iterator[Array]:
-    """Embedding mixup over epochs with the model fixed: v = λ f(x) + (1-λ) f(x'), λ ~ Beta(α, α).
+    """Embedding mixup of a fixed model over several epochs: v = λ f(x) + (1-λ) f(x') with λ ~ Beta(α, α).
 
-    In each epoch every example is the anchor once, in random order, and one mixing pair of it is drawn:
-    `pos-neg`, `anc-neg`, `pos-pos` or `neg-neg`; of several, one is chosen at random for each block. Anchors
-    without such a pair are left out. Yields blocks (m, d) of the type of `train`, one at a time.
+    In each epoch every example is the anchor once, in random order, and one of its mixing pairs is drawn. Anchors
+    without such a pair are skipped.
+
+    Args:
+        train: embeddings (n, d) of the training examples, normalised here.
+        labels: the class of each.
+        epochs: how often every example is the anchor.
+        alpha: of the Beta distribution.
+        pairs: `pos-neg`, `anc-neg`, `pos-pos` or `neg-neg`; of several, one is drawn for each block.
+        generator: source of randomness; without one, results repeat.
+        renormalise: whether mixed embeddings are normalised.
+        rows_at_once: the number of anchors of a block.
+
+    Returns:
+        An iterator over blocks (m, d) of mixed embeddings, of the same type as `train`.
+
+    Raises:
+        LabelError: if no example has such a pair.
 
     >>> sum(len(block) for block in mixed_embeddings([[1.0, 0], [0, 1], [1, 1]], [0, 0, 1], epochs=10))
     20
@@ -48,8 +63,8 @@ def mixed_embeddings(
     kinds = [find("pairs", name, PAIR_KINDS) for name in chosen]
     if not chosen or epochs < 1 or rows_at_once < 1 or not (math.isfinite(alpha) and alpha > 0):
         raise InvalidInput(
-            f"pairs={pairs!r}, epochs={epochs}, rows_at_once={rows_at_once}, alpha={alpha}: accepted are at "
-            "least one kind of pairs, one epoch and one row, and a finite alpha above 0"
+            "expected at least one kind of pairs, epochs ≥ 1, rows_at_once ≥ 1 and a finite alpha > 0, "
+            f"got pairs={pairs!r}, epochs={epochs}, rows_at_once={rows_at_once}, alpha={alpha}"
         )
     sizes = np.bincount(number)
     num_pos, num_neg = sizes[number] - 1, len(number) - sizes[number]  # of each example as the anchor
@@ -59,12 +74,12 @@ def mixed_embeddings(
             f"no example has a pair {' or '.join(chosen)} in {len(sizes)} classes of at most {sizes.max()}: "
             "positives need a class of two, negatives a second class"
         )
-    return _mixed_blocks(
+    return _mix_blocks(
         vectors, number, sizes, epochs, alpha, kinds, fitting, numpy_generator(generator), renormalise, rows_at_once
     )
 
 
-def _mixed_blocks(
+def _mix_blocks(
     vectors: Vectors,
     number: NDArray[np.intp],
     sizes: NDArray[np.intp],
@@ -76,7 +91,7 @@ def _mixed_blocks(
     renormalise: bool,
     rows_at_once: int,
 ) -> Iterator[Array]:
-    order = np.argsort(number, kind="stable")  # each class is a part of this
+    order = np.argsort(number, kind="stable")  # rows by class: each class is a slice of this
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -85,10 +100,10 @@ def _mixed_blocks(
         begin, size = first[number[anchors]], sizes[number[anchors]]
         if side == "anc":
             return anchors
-        if side == "pos":  # one of the class, the anchor itself skipped
+        if side == "pos":  # another example of the class
             step = rng.integers(1, size)
             at = begin + (place[anchors] - begin + step) % size
-        else:  # one behind the class, going round
+        else:  # an example outside the class, which the slice wraps around
             at = (begin + size + rng.integers(0, len(number) - size)) % len(number)
         drawn: NDArray[np.intp] = order[at]
         return drawn
@@ -105,6 +120,6 @@ def _mixed_blocks(
             lam = rng.beta(alpha, alpha, size=(len(anchors), 1))
             v = lam * vectors.unit(left) + (1 - lam) * vectors.unit(right)
             norms = np.linalg.norm(v, axis=1, keepdims=True)
-            keep = norms[:, 0] > 0  # two opposite vectors at λ=1/2 have no direction
+            keep = norms[:, 0] > 0  # two opposite vectors cancel out at λ = 1/2
             v = v[keep] / norms[keep] if renormalise else v[keep]
             yield v.astype(vectors.values.dtype, copy=False)

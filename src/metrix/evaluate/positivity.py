@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from metrix.core.pairs import MixingPairs
 
 
-class Loss(Protocol):
-    """What positivity needs of a loss: eq. loss-labels by anchor, differentiable in S."""
+class AnchorLoss(Protocol):
+    """What positivity needs from a loss: eq. loss-labels for each anchor, differentiable in S."""
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor, /) -> Tensor:
         """The loss (anchors,) of similarities, labels and mask (anchors, candidates)."""
@@ -39,20 +39,18 @@ class Loss(Protocol):
 class Positivity:
     """P(Pos(a,v)) against λ.
 
-    `empirical` counts derivatives <= 0; `zero` is the part of it where the derivative is exactly 0, as
-    in the flat part of a hinge. It is NaN where the loss is undefined, as a log Σ of nothing at λ=0 or 1.
-    `theoretical` is eq. prob, NaN for a loss it does not hold for.
-    `similarities` is how many (a, v) each point is measured on.
+    A value is NaN where it is unknown: `empirical` and `zero` where the loss is undefined, such as the log of an empty
+    sum at λ = 0 or 1; `theoretical` for a loss that eq. prob does not hold for.
     """
 
     lams: NDArray[np.float64]
-    empirical: NDArray[np.float64]
-    theoretical: NDArray[np.float64]
-    zero: NDArray[np.float64]
-    similarities: int
+    empirical: NDArray[np.float64]  # fraction of derivatives ≤ 0
+    theoretical: NDArray[np.float64]  # eq. prob
+    zero: NDArray[np.float64]  # fraction of derivatives that are exactly 0, as in the flat part of a hinge
+    similarities: int  # number of (a, v) at each λ
 
     def to_csv(self, path: str | Path) -> None:
-        """Write columns lam, empirical, theoretical, zero; an unknown value is an empty cell."""
+        """Write the columns lam, empirical, theoretical, zero; NaN is an empty cell."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["lam", "empirical", "theoretical", "zero"])
@@ -64,7 +62,7 @@ def positivity(
     embeddings: object,
     labels: object,
     lams: Sequence[float] | NDArray[np.float64],
-    loss: Loss,
+    loss: AnchorLoss,
     *,
     batch_size: int = 100,
     per_class: int = 5,
@@ -72,19 +70,35 @@ def positivity(
     renormalise: bool = True,
     generator: torch.Generator | None = None,
 ) -> Positivity:
-    """P(Pos(a,v)) = P(∂loss(a)/∂s(a,v) <= 0), and F_λ( ln(λ/(1-λ)) / (β+γ) + m ) beside it (eq. prob).
+    """How often a mixed example acts as a positive, P(∂loss(a)/∂s(a,v) ≤ 0), against λ: measured and by eq. prob.
 
-    The dataset goes through batches of `batch_size`, `per_class` examples of a class together. In each,
-    every anchor meets all its mixed positive-negative pairs (embedding mixup), each at every λ in turn.
-    F_λ is the share of the same similarities s(a,v) up to the threshold. Its limits are those of the
-    logarithm: 0 at λ=0, 1 at λ=1.
+    The examples are divided into batches. In each, all positive-negative pairs of every anchor are mixed (embedding
+    mixup) at every λ. The theoretical curve is F_λ( ln(λ/(1-λ)) / (β+γ) + m ), with F_λ the distribution of the same
+    similarities s(a,v); it is 0 at λ = 0 and 1 at λ = 1.
 
-    `lam_per="pair"` gives the pairs of an anchor different λ at a time, as eq. mixing draws them in
-    training: a pair's own λ then decides. `"batch"` gives all the same λ: with many pairs it cancels out
-    of the derivative of multi-similarity, and the curve between the ends is flat.
+    Args:
+        embeddings: (n, d), normalised here.
+        labels: the class of each.
+        lams: interpolation factors in [0, 1].
+        loss: a loss of `metrix.losses`, or any object with `rows(S, Y, valid)`. The theoretical curve is given for
+            losses with `beta`, `gamma` and `margin` whose derivative changes sign at the threshold of eq. prob, such
+            as multi-similarity.
+        batch_size: examples of a batch.
+        per_class: examples of a class that are put into a batch together.
+        lam_per: `"pair"` gives the pairs of an anchor different λ at the same time, as training draws them (eq.
+            mixing), so that a pair's own λ decides. `"batch"` gives all pairs the same λ, which cancels out of the
+            derivative of multi-similarity where there are many pairs: the curve is flat between its ends.
+        renormalise: whether mixed embeddings are normalised.
+        generator: source of randomness for the batches; without one, results repeat.
 
-    The theoretical curve needs `loss.beta, loss.gamma, loss.margin` and is given where one mixed pair
-    turns at that threshold, as it does in multi-similarity.
+    Raises:
+        LabelError: if no batch has an anchor with a positive and a negative.
+
+    >>> import torch, metrix
+    >>> x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    >>> found = positivity(x, [0, 1, 2, 3] * 10, [0.0, 0.5, 1.0], metrix.losses.MultiSimilarity())
+    >>> found.empirical[[0, -1]].tolist(), found.theoretical[[0, -1]].tolist()
+    ([0.0, 1.0], [0.0, 1.0])
     """
     import torch
 
@@ -93,17 +107,17 @@ def positivity(
 
     given = np.atleast_1d(np.asarray(lams, dtype=np.float64))
     if given.ndim != 1 or given.size == 0 or not ((given >= 0) & (given <= 1)).all():
-        raise InvalidInput(f"lams={lams!r}: accepted is a list of at least one number in [0, 1]")
+        raise InvalidInput(f"lams: expected at least one number in [0, 1], got {lams!r}")
     if lam_per not in ("pair", "batch"):
         raise unknown_choice("lam_per", lam_per, ("pair", "batch"))
     if not callable(getattr(loss, "rows", None)):
         raise InvalidInput(
-            f"loss of type {type(loss).__name__} has no rows(S, Y, valid): accepted is any of metrix.losses"
+            f"loss: expected a loss of metrix.losses, got {type(loss).__name__}, which has no rows(S, Y, valid)"
         )
     if per_class < 2 or batch_size <= per_class:
         raise InvalidInput(
-            f"batch_size={batch_size}, per_class={per_class}: an anchor needs a positive and a negative, so "
-            "per_class is at least 2 and batch_size is larger"
+            "expected per_class ≥ 2 and batch_size > per_class, since an anchor needs a positive and a negative, "
+            f"got per_class={per_class}, batch_size={batch_size}"
         )
     vectors = Vectors.read(embeddings)
     _, (number,) = number_classes(read_labels(labels, len(vectors)))
@@ -128,7 +142,7 @@ def positivity(
             tally.add(point, valid, defined, slope, threshold[point] >= S)
     if tally.pairs.sum() == 0:
         raise LabelError(
-            "no batch holds an anchor with a positive and a negative: positivity needs two classes, one of "
+            "no batch has an anchor with a positive and a negative: positivity needs two classes, one of "
             "them with two examples"
         )
     return tally.positivity(given, np.isnan(threshold.numpy()))
@@ -179,22 +193,22 @@ def _similarities(pairs: MixingPairs, G: Tensor, lam: Tensor, renormalise: bool)
     return mixed_similarity(pairs.of_left(G, None), pairs.of_right(G), lam, norms)
 
 
-def _slope(loss: Loss, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
-    """∂loss(a)/∂s(a,v), in float64: e^{75 s} of a far pair is 0 in float32, and 0 would count as positive."""
+def _slope(loss: AnchorLoss, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
+    """∂loss(a)/∂s(a,v) in float64; in float32, e^{75 s} of a distant pair is 0 and would count as positive."""
     import torch
 
     S = S.detach().requires_grad_(True)
     (slope,) = torch.autograd.grad(loss.rows(S, Y, valid).sum(), S)
     if not torch.isfinite(slope[valid]).all():
         raise InvalidInput(
-            f"the derivative of {type(loss).__name__} is not finite for some λ between {float(Y.min())} and "
-            f"{float(Y.max())}: try without the ends 0 and 1"
+            f"the derivative of {type(loss).__name__} is not finite for some λ from {float(Y.min())} to "
+            f"{float(Y.max())}; try without 0 and 1"
         )
     return slope.detach()
 
 
 def _defined(loss: Any, Y: Tensor, valid: Tensor) -> Tensor:
-    """Anchors (anchors,) with a loss: a log Σ needs something positive, or something negative, to sum."""
+    """Anchors (anchors,) whose loss is defined: a log Σ needs a positive, or a negative, to sum over."""
     row = getattr(loss, "row", None)
     defined = valid.any(1)
     if getattr(row, "needs_positive", False):
@@ -205,7 +219,7 @@ def _defined(loss: Any, Y: Tensor, valid: Tensor) -> Tensor:
 
 
 def _threshold(lam: float, loss: Any) -> float:
-    """ln(λ/(1-λ)) / (β+γ) + m, or NaN for a loss whose single mixed pair does not turn there."""
+    """ln(λ/(1-λ)) / (β+γ) + m, or NaN if the loss of one mixed pair has no minimum there."""
     numbers = [getattr(loss, name, None) for name in ("beta", "gamma", "margin")]
     if not all(isinstance(value, int | float) for value in numbers):
         return math.nan
@@ -221,8 +235,8 @@ def _threshold(lam: float, loss: Any) -> float:
     return at(lam)
 
 
-def _turns_at(s: float, lam: float, loss: Loss) -> bool:
-    """Whether the loss of one mixed pair falls before similarity s and rises after it."""
+def _turns_at(s: float, lam: float, loss: AnchorLoss) -> bool:
+    """Whether the loss of one mixed pair decreases before similarity s and increases after it."""
     import torch
 
     S = torch.tensor([[s - 1e-6], [s + 1e-6]], dtype=torch.float64)
