@@ -15,23 +15,16 @@ from metrix import Clean, Metrix, MetrixError, MetrixWarning, losses
 from metrix.core.baselines.base import distances, pairs_of
 from metrix.core.baselines.margin import distance_weights
 from tests.laws.test_laws import batch
+from tests.losses_table import BASELINES
 from tests.parity import literal_baselines
 
 DIM, CLASSES = 5, 6
-LOSSES = {
-    "triplet": losses.Triplet,
-    "triplet, all": lambda: losses.Triplet(mining="all"),
-    "margin": losses.Margin,
-    "margin, by class": lambda: losses.Margin(num_classes=CLASSES),
-    "epshn": losses.EPSHN,
-    "soft-triple": lambda: losses.SoftTriple(CLASSES, DIM, centers=3),
-}
-NEED_PAIRS = [name for name in LOSSES if name != "soft-triple"]
+NEED_PAIRS = [name for name in BASELINES if name != "soft-triple"]
 
 
 def build(name):
     torch.manual_seed(0)
-    loss = LOSSES[name]()
+    loss = BASELINES[name](CLASSES, DIM)
     if isinstance(loss, losses.Margin):
         loss.generator = torch.Generator().manual_seed(0)
     return loss
@@ -44,7 +37,7 @@ def quietly(loss, x, labels):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", BASELINES)
 @settings(max_examples=20, deadline=None)
 @given(batch())
 def test_values_and_gradients_are_finite(name, dtype, sample):
@@ -59,7 +52,7 @@ def test_values_and_gradients_are_finite(name, dtype, sample):
     assert all(p.grad.isfinite().all() for p in loss.parameters())
 
 
-@pytest.mark.parametrize("name", [n for n in LOSSES if not n.startswith("margin")])  # which draws
+@pytest.mark.parametrize("name", [n for n in BASELINES if not n.startswith("margin")])  # which draws
 @settings(max_examples=20, deadline=None)
 @given(batch(), st.floats(0.1, 10.0))
 def test_order_and_scale_of_the_batch_do_not_matter(name, sample, scale):
@@ -81,7 +74,7 @@ def test_triplets_counted_are_triplets_formed(sample):
     assert value == pytest.approx(0.0 if expected is None else expected.item(), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", BASELINES)
 def test_duplicates_have_finite_gradients(name):
     """The root of a distance of zero has no derivative."""
     x = torch.randn(2, DIM, generator=torch.Generator().manual_seed(0)).repeat_interleave(3, 0)
@@ -94,7 +87,7 @@ def test_duplicates_have_finite_gradients(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", BASELINES)
 def test_autocast_leaves_the_loss_alone(name, dtype):
     x, labels = torch.randn(12, DIM, generator=torch.Generator().manual_seed(2)), torch.arange(12) % 4
     with torch.autocast("cpu", dtype=dtype):
@@ -208,7 +201,7 @@ def largest_tensor(call):
     return watch.most
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", BASELINES)
 def test_mixup_says_why_not(name):
     with pytest.raises(MetrixError, match=r"cannot be mixed: .* can be\. Accepted are .*--mixup none"):
         Metrix(build(name))

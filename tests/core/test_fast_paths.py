@@ -15,34 +15,10 @@ from metrix import Metrix, PoolLinear, losses, split
 from metrix.core.compute import blocks, recompute
 from metrix.core.compute import max_plus as maxplus
 from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
-from metrix.core.pairs import PAIR_KINDS
+from tests.losses_table import TABLE, WITH_KINDS
 
 N, DIM, CLASSES = 14, 6, 5
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 4])
-
-
-class Learnable(nn.Module):
-    """A user's ρ⁺ with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
-
-    def forward(self, s):
-        return torch.exp(-self.scale * s)
-
-
-LOSSES = {
-    "contrastive": lambda: losses.Contrastive(0.1),
-    "contrastive, mean_nonzero": lambda: losses.Contrastive(0.1, reduction="mean_nonzero"),
-    "lifted": losses.LiftedStructure,
-    "multi-similarity": losses.MultiSimilarity,
-    "nca": losses.NCA,
-    "learnable": lambda: losses.GenericLoss(rho_pos=Learnable(), rho_neg=lambda s: s.exp(), sigma_pos=torch.log1p),
-    "proxy-anchor": lambda: losses.ProxyAnchor(CLASSES, DIM),
-    "proxy-anchor, original": lambda: losses.ProxyAnchor.original(CLASSES, DIM),
-    "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(CLASSES, DIM),
-}
 
 
 def double(shape, seed=0):
@@ -86,17 +62,13 @@ class MLP(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*anchors is usable:metrix.MetrixWarning")
 @pytest.mark.parametrize("block", [7, 40])
-@pytest.mark.parametrize("kind", PAIR_KINDS)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("name", "kind"), WITH_KINDS)
 @pytest.mark.parametrize("mixup", ["embed", "feature"])
 def test_a_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, block, monkeypatch):
-    if name == "proxy-nca++" and kind in ("pos-pos", "neg-neg"):
-        return
-    torch.manual_seed(0)
-    loss = LOSSES[name]().double()
+    loss = TABLE[name].build(CLASSES, DIM)
     model = Network(PoolLinear(8, DIM, pool="max"))
     x = double((N, 2, 4, 4)).requires_grad_()
-    rows = CLASSES if name.startswith("proxy-anchor") and kind == "anc-neg" else N
+    rows = TABLE[name].factor_rows(kind, N, CLASSES)
     lam = double((rows, N), seed=5).sigmoid()
     objective = Metrix(loss, mixup=mixup)
     leaves = [x, *model.parameters(), *loss.parameters()]

@@ -11,18 +11,17 @@ import torch
 from metrix import Metrix, PoolLinear, losses
 from metrix.core.compute import blocks
 from metrix.core.factors import Factors
-from metrix.core.pairs import PAIR_KINDS
 from tests.core.test_fast_paths import (
     CLASSES,
     DIM,
     LABELS,
-    LOSSES,
     N,
     Network,
     assert_same,
     double,
     value_and_gradients,
 )
+from tests.losses_table import TABLE, WITH_KINDS
 
 
 @pytest.fixture
@@ -37,10 +36,9 @@ def nothing_held(monkeypatch):
 
 
 @pytest.mark.parametrize("block", [1, 40])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", TABLE)
 def test_a_clean_loss_in_blocks_is_the_loss_in_one_piece(name, block, nothing_held):
-    torch.manual_seed(0)
-    loss = LOSSES[name]().double()
+    loss = TABLE[name].build(CLASSES, DIM)
     x = double((N, DIM)).requires_grad_()
     leaves = [x, *loss.parameters()]
     whole = value_and_gradients(loss(x, LABELS), leaves)
@@ -50,17 +48,13 @@ def test_a_clean_loss_in_blocks_is_the_loss_in_one_piece(name, block, nothing_he
 
 @pytest.mark.filterwarnings("ignore:.*anchors is usable:metrix.MetrixWarning")
 @pytest.mark.parametrize("hardest", [None, 2])
-@pytest.mark.parametrize("kind", PAIR_KINDS)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("name", "kind"), WITH_KINDS)
 @pytest.mark.parametrize("mixup", ["embed", "embed, not renormalised", "feature"])
 def test_a_mixed_loss_in_blocks_is_the_loss_in_one_piece(name, kind, mixup, hardest, nothing_held):
-    if name == "proxy-nca++" and kind in ("pos-pos", "neg-neg"):
-        return
-    torch.manual_seed(0)
-    loss = LOSSES[name]().double()
+    loss = TABLE[name].build(CLASSES, DIM)
     model = Network(PoolLinear(8, DIM, pool="avg"))
     x = double((N, 2, 4, 4)).requires_grad_()
-    rows = CLASSES if name.startswith("proxy-anchor") and kind == "anc-neg" else N
+    rows = TABLE[name].factor_rows(kind, N, CLASSES)
     lam = double((rows, N), seed=5).sigmoid()
     renormalise = "not" not in mixup
     objective = Metrix(loss, mixup=mixup.split(",")[0], hard_negatives=hardest, renormalise=renormalise)

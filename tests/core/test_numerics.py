@@ -8,21 +8,14 @@ from torch import nn
 
 from metrix import Metrix, PoolLinear, losses
 from metrix.core.factors import draw
-from metrix.core.pairs import PAIR_KINDS
+from tests.losses_table import DEFINED_WITH_KINDS, TABLE
 
-LOSSES = {
-    "contrastive": losses.Contrastive,
-    "contrastive, mean_nonzero": lambda: losses.Contrastive(reduction="mean_nonzero"),
-    "lifted": losses.LiftedStructure,
-    "binomial": lambda: losses.BinomialDeviance(18.0, 75.0, 0.77),
-    "multi-similarity": losses.MultiSimilarity,
-    "nca": losses.NCA,
-    "proxy-anchor": lambda: losses.ProxyAnchor(4, 8),
-    "proxy-anchor, original": lambda: losses.ProxyAnchor.original(4, 8),
-    "proxy-nca": lambda: losses.ProxyNCA(4, 8),
-    "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(4, 8),
-}
-LABELS = torch.arange(4).repeat(3)
+CLASSES, DIM = 4, 8
+LABELS = torch.arange(CLASSES).repeat(3)
+
+
+def build(name):
+    return TABLE[name].build(CLASSES, DIM).float()
 
 
 def extreme(dtype):
@@ -35,17 +28,11 @@ def extreme(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("kind", PAIR_KINDS)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("name", "kind"), [*((name, None) for name in TABLE), *DEFINED_WITH_KINDS])
 def test_half_precision_embeddings_give_finite_losses_and_gradients(name, kind, dtype):
-    if name.startswith("proxy-nca") and kind in ("pos-pos", "neg-neg"):
-        return
-    loss = LOSSES[name]()
+    loss = build(name)
     x = extreme(dtype)
-    if name in ("nca", "lifted") and kind in ("pos-pos", "neg-neg"):
-        value = loss(x, LABELS)  # the mixed loss has an empty sum under a logarithm
-    else:
-        value = Metrix(loss, mixup="embed", pairs=kind)(x, LABELS)
+    value = loss(x, LABELS) if kind is None else Metrix(loss, mixup="embed", pairs=kind)(x, LABELS)
     value.backward()
     assert value.isfinite()
     assert value.dtype == torch.float32
@@ -77,13 +64,14 @@ class Plain(nn.Module):
 @pytest.mark.parametrize("mixup", ["input", "feature", "embed"])
 @pytest.mark.parametrize("name", ["contrastive", "multi-similarity", "proxy-anchor", "proxy-nca++"])
 def test_autocast_gives_finite_losses_and_gradients_near_those_of_float32(name, mixup, head, dtype):
-    loss = LOSSES[name]()
+    loss = build(name)
     model = Network(Plain() if head == "plain" else PoolLinear(16, 8, pool=head))
     x = torch.randn(12, 3, 8, 8)
     out = {}
     for enabled in (False, True):
         generator = torch.Generator().manual_seed(0)
-        objective = Metrix(loss, mixup=mixup, generator=generator)
+        # with all negatives, rounding cannot change which are the hardest
+        objective = Metrix(loss, mixup=mixup, hard_negatives=len(x), generator=generator)
         model.zero_grad()
         with torch.autocast("cpu", dtype=dtype, enabled=enabled):
             out[enabled] = objective.step(model, x, LABELS)
@@ -94,20 +82,13 @@ def test_autocast_gives_finite_losses_and_gradients_near_those_of_float32(name, 
     assert out[True].mixed.item() == pytest.approx(out[False].mixed.item(), rel=0.05, abs=0.05)
 
 
-@pytest.mark.parametrize("kind", PAIR_KINDS)
-@pytest.mark.parametrize("name", ["lifted", "multi-similarity", "nca", "proxy-anchor", "proxy-nca++"])
+@pytest.mark.parametrize(("name", "kind"), DEFINED_WITH_KINDS)
 def test_gradcheck(name, kind):
-    if name.startswith("proxy-nca") and kind in ("pos-pos", "neg-neg"):
-        return
-    if name in ("nca", "lifted") and kind in ("pos-pos", "neg-neg"):
-        return
-    objective = Metrix(LOSSES[name]().double(), mixup="embed")
+    objective = Metrix(TABLE[name].build(CLASSES, DIM), mixup="embed")
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(8, 8, generator=generator, dtype=torch.float64).requires_grad_()
     labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    lam = torch.rand(
-        4 if name == "proxy-anchor" and kind == "anc-neg" else 8, 8, generator=generator, dtype=torch.float64
-    )
+    lam = torch.rand(TABLE[name].factor_rows(kind, 8, CLASSES), 8, generator=generator, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda e: objective.mixed(e, labels, lam, kind) + objective.loss(e, labels), x)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from metrix import IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, losses
 from metrix.core.objective import Clean, Objective
+from tests.losses_table import BASELINES, TABLE
 
 LABELS = {
     "unbalanced": [0, 0, 0, 1, 1, 2, 0, 1, 3],
@@ -25,18 +27,6 @@ PARTS = {
     "one_class": [(1, 3), (0, 2, 1, 1)],
 }
 CLASSES, DIM = 6, 5
-LOSSES: dict[str, Callable[[], nn.Module]] = {
-    "contrastive": losses.Contrastive,
-    "contrastive mean_nonzero": lambda: losses.Contrastive(reduction="mean_nonzero"),
-    "lifted-structure": losses.LiftedStructure,
-    "binomial-deviance": losses.BinomialDeviance,
-    "multi-similarity": losses.MultiSimilarity,
-    "nca": losses.NCA,
-    "proxy-anchor": lambda: losses.ProxyAnchor(CLASSES, DIM),
-    "proxy-anchor present": lambda: losses.ProxyAnchor.original(CLASSES, DIM),
-    "proxy-nca": lambda: losses.ProxyNCA(CLASSES, DIM),
-    "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(CLASSES, DIM),
-}
 # what is mixed, with whom, under which pooling, from which processes
 MIXING: dict[str, dict[str, Any] | None] = {
     "clean": None,
@@ -61,6 +51,14 @@ def remembering(objective: Objective) -> Objective:
     return objective
 
 
+def baseline(name: str, generator: torch.Generator) -> Objective:
+    """A loss that is not of the generic form; one that draws has the generator that all processes share."""
+    loss = BASELINES[name](CLASSES, DIM)
+    if hasattr(loss, "generator"):
+        loss.generator = generator
+    return Clean(loss)
+
+
 # other objectives, and losses that are not of the generic form
 OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "i-mix input": lambda g: IMix(losses.Contrastive(), generator=g),
@@ -69,8 +67,7 @@ OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "proxy synthesis": lambda g: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM), generator=g),
     "memory": lambda g: remembering(Clean(losses.MultiSimilarity())),
     "memory, embed": lambda g: remembering(Metrix(losses.NCA(), "embed", "pos-neg", generator=g)),
-    "triplet": lambda g: Clean(losses.Triplet()),
-    "soft-triple": lambda g: Clean(losses.SoftTriple(CLASSES, DIM, 2)),
+    **{name: partial(baseline, name) for name in BASELINES},
 }
 
 
@@ -91,10 +88,10 @@ def cases() -> list[Case]:
     """Every loss with every mixing on one batch, and with some on the others."""
     local = [name for name in MIXING if "feature" in name or "input" in name]
     return [
-        *(Case(*names, "unbalanced") for names in itertools.product(LOSSES, MIXING)),
-        *(Case(*names, "unbalanced", mix="local") for names in itertools.product(LOSSES, local[1::2])),
-        *(Case(*names) for names in itertools.product(LOSSES, ["clean", "avg+max feature pos-neg"], ["singletons"])),
-        *(Case(loss, "embed anc-neg", "one_class") for loss in LOSSES),
+        *(Case(*names, "unbalanced") for names in itertools.product(TABLE, MIXING)),
+        *(Case(*names, "unbalanced", mix="local") for names in itertools.product(TABLE, local[1::2])),
+        *(Case(*names) for names in itertools.product(TABLE, ["clean", "avg+max feature pos-neg"], ["singletons"])),
+        *(Case(loss, "embed anc-neg", "one_class") for loss in TABLE),
         *(Case(name, "other", "unbalanced") for name in OTHERS),
     ]
 
@@ -123,7 +120,7 @@ def made(case: Case) -> tuple[Network, Objective]:
     network = Network("avg" if head in ("clean", "embed", "other") else head).double()
     if case.loss in OTHERS:
         return network, OTHERS[case.loss](torch.Generator().manual_seed(3)).double()
-    loss = LOSSES[case.loss]().double()
+    loss = TABLE[case.loss].build(CLASSES, DIM, seed=7)
     mixing = MIXING[case.mixing]
     if mixing is None:
         return network, Clean(loss)

@@ -16,8 +16,9 @@ from metrix import Metrix
 from metrix.core.generic import Totals
 from metrix.core.loss import Loss
 from metrix.errors import InvalidInput
+from tests.losses_table import TABLE
 
-from .cases import LOSSES, OTHERS, PARTS, Case, batch, cases, gradients, made
+from .cases import OTHERS, PARTS, Case, batch, cases, gradients, made
 
 WORKER = Path(__file__).with_name("core_worker.py")
 WORLD = 4
@@ -71,7 +72,7 @@ def _factor(case: Case) -> Tensor:
     return draw((), 2.0, torch.Generator().manual_seed(3), torch.device("cpu"), torch.float64)
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, *OTHERS])
+@pytest.mark.parametrize("loss", [*TABLE, *OTHERS])
 def test_values_and_gradients(loss: str, found: dict[str, Tensor]) -> None:
     compared = 0
     for case in cases():
@@ -94,7 +95,7 @@ def test_values_and_gradients(loss: str, found: dict[str, Tensor]) -> None:
 
 
 def test_gradients_are_not_all_zero(found: dict[str, Tensor]) -> None:
-    for loss in LOSSES:
+    for loss in TABLE:
         key = f"{Case(loss, 'avg+max feature pos-neg', 'unbalanced')}|(3, 1, 0, 5)|network.trunk.weight"
         assert found[key].abs().max() > 1e-4
 

@@ -9,21 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metrix import Metrix, MetrixWarning, losses
-from metrix.core.pairs import PAIR_KINDS
+from metrix import Metrix, MetrixWarning
+from tests.losses_table import TABLE, WITH_KINDS
 
 DIM, CLASSES = 5, 6
-LOSSES = {
-    "contrastive": lambda: losses.Contrastive(0.2),
-    "contrastive, mean_nonzero": lambda: losses.Contrastive(0.2, reduction="mean_nonzero"),
-    "lifted": losses.LiftedStructure,
-    "binomial": losses.BinomialDeviance,
-    "multi-similarity": losses.MultiSimilarity,
-    "nca": losses.NCA,
-    "proxy-anchor": lambda: losses.ProxyAnchor(CLASSES, DIM),
-    "proxy-nca": lambda: losses.ProxyNCA(CLASSES, DIM),
-    "proxy-nca++": lambda: losses.ProxyNCAPlusPlus(CLASSES, DIM),
-}
 
 
 @st.composite
@@ -43,8 +32,7 @@ def batch(draw):
 
 
 def build(name):
-    torch.manual_seed(0)
-    return LOSSES[name]().double()
+    return TABLE[name].build(CLASSES, DIM)
 
 
 def mixed(loss, x, labels, lam, kind):
@@ -53,20 +41,13 @@ def mixed(loss, x, labels, lam, kind):
         return Metrix(loss, mixup="embed").mixed(x, labels, lam, kind)
 
 
-def applies(name, kind):
-    return not (name.startswith("proxy-nca") and kind in ("pos-pos", "neg-neg"))
-
-
-@pytest.mark.parametrize("kind", PAIR_KINDS)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("name", "kind"), WITH_KINDS)
 @settings(max_examples=15, deadline=None)
 @given(batch())
 def test_the_order_of_the_batch_does_not_matter(name, kind, sample):
-    if not applies(name, kind):
-        return
     x, labels, lam = sample
     loss = build(name)
-    if name == "proxy-anchor" and kind == "anc-neg":
+    if TABLE[name].roles == "proxy anchors" and kind == "anc-neg":  # λ has a row for each proxy
         lam = 0.3
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     reordered = lam if isinstance(lam, float) else lam[order][:, order]
@@ -78,8 +59,9 @@ def test_the_order_of_the_batch_does_not_matter(name, kind, sample):
         assert loss(x[order], labels[order]).item() == pytest.approx(loss(x, labels).item(), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["pos-pos", "neg-neg"])
-@pytest.mark.parametrize("name", [n for n in LOSSES if not n.startswith("proxy-nca")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, kind in WITH_KINDS if kind in ("pos-pos", "neg-neg")]
+)
 @settings(max_examples=15, deadline=None)
 @given(batch())
 def test_swapping_a_pair_and_its_factor_changes_nothing(name, kind, sample):
@@ -89,16 +71,17 @@ def test_swapping_a_pair_and_its_factor_changes_nothing(name, kind, sample):
     assert mixed(loss, x, labels, (1 - lam).T, kind).item() == pytest.approx(first.item(), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("name", [n for n, case in TABLE.items() if case.roles == "proxy candidates"])
 @settings(max_examples=15, deadline=None)
 @given(batch())
-def test_swapping_a_pair_and_its_factor_changes_nothing_for_mixed_anchors(sample):
+def test_swapping_a_pair_and_its_factor_changes_nothing_for_mixed_anchors(name, sample):
     x, labels, lam = sample
-    loss = build("proxy-nca++")
+    loss = build(name)
     first = mixed(loss, x, labels, lam, "pos-neg")
     assert mixed(loss, x, labels, (1 - lam).T, "pos-neg").item() == pytest.approx(first.item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["contrastive", "binomial", "multi-similarity"])
+@pytest.mark.parametrize("name", ["contrastive", "binomial-deviance", "multi-similarity", "generic"])
 @settings(max_examples=20, deadline=None)
 @given(batch())
 def test_a_factor_of_one_leaves_the_positive_term_only(name, sample):
@@ -114,26 +97,25 @@ def test_a_factor_of_one_leaves_the_positive_term_only(name, sample):
         if P and negatives:
             total = sum(negatives * row.rho_pos(f[a] @ f[p]) for p in P)
             anchors.append(row.sigma_pos(total) + row.sigma_neg(torch.zeros((), dtype=torch.float64)))
-    expected = float(sum(anchors) / len(anchors)) if anchors else 0.0
+    expected = (sum(anchors) / len(anchors)).item() if anchors else 0.0
     assert value == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("name", TABLE)
+@settings(max_examples=10, deadline=None)
 @given(batch())
-def test_scaling_embeddings_changes_nothing(sample):
+def test_scaling_embeddings_changes_nothing(name, sample):
     x, labels, lam = sample
-    loss = build("multi-similarity")
+    loss = build(name)
+    lam = 0.3 if TABLE[name].roles == "proxy anchors" else lam
     first = mixed(loss, x, labels, lam, "pos-neg").item()
     assert mixed(loss, 7.0 * x, labels, lam, "pos-neg").item() == pytest.approx(first, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("kind", PAIR_KINDS)
+@pytest.mark.parametrize(("name", "kind"), WITH_KINDS)
 @settings(max_examples=15, deadline=None)
 @given(batch(), st.floats(0, 1))
 def test_losses_and_gradients_are_finite(name, kind, sample, lam):
-    if not applies(name, kind):
-        return
     x, labels, _ = sample
     loss = build(name)
     x = x.float().requires_grad_()

@@ -14,10 +14,9 @@ from torch import nn
 from metrix import IMix, MetrixWarning, MoCHi, PoolLinear, ProxySynthesis
 from metrix.core.mixed import Interpolated
 from metrix.core.rivals.base import partners
-from tests.laws.test_laws import LOSSES, batch, build
+from tests.laws.test_laws import batch, build
+from tests.losses_table import PAIR_LOSSES, PROXY_LOSSES
 
-PAIRS = [name for name in LOSSES if not name.startswith("proxy")]
-PROXIES = [name for name in LOSSES if name.startswith("proxy")]
 METHODS = {
     "imix": lambda loss, **given: IMix(loss, mixup="embed", **given),
     "imix, classes": lambda loss, **given: IMix(loss, mixup="embed", targets="classes", **given),
@@ -26,7 +25,7 @@ METHODS = {
     "mochi, hardest": lambda loss, **given: MoCHi(loss, hard_negatives=2, **given),
     "proxy-synthesis": ProxySynthesis,
 }
-CASES = [(m, name) for m in METHODS for name in (PROXIES if m == "proxy-synthesis" else PAIRS)]
+CASES = [(m, name) for m in METHODS for name in (PROXY_LOSSES if m == "proxy-synthesis" else PAIR_LOSSES)]
 
 
 @pytest.fixture(autouse=True)

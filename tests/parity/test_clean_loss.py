@@ -11,8 +11,9 @@ from pytorch_metric_learning import losses as peer
 from torch.nn import functional as F
 
 from metrix import MetrixWarning, losses
+from tests.losses_table import LITERAL, TABLE
 from tests.parity import batches, literal
-from tests.parity.test_mixed_loss import CLASSES, DIM, LOSSES, PAIR_LOSSES, build, compare
+from tests.parity.test_mixed_loss import CLASSES, DIM, compare
 
 
 @pytest.fixture(autouse=True)
@@ -23,27 +24,14 @@ def _unusable_batches_may_warn():
 
 
 @pytest.mark.parametrize("batch", batches.NAMES)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", LITERAL)
 def test_table_1(name, batch):
-    loss, five, include_positive = build(name)
+    case = TABLE[name]
+    loss = case.build(CLASSES, DIM)
     labels = batches.labels_of(batch)
     x = (3.0 * batches.points(batch, DIM)).requires_grad_()  # embeddings need not be normalised
-    f = F.normalize(x, dim=1)
-    if name in PAIR_LOSSES:
-        expected = literal.clean_pairs(five, f, labels)
-    else:
-        proxies = F.normalize(loss.proxies, dim=1)
-        if name == "proxy-anchor":
-            expected = literal.clean_proxy_anchor(five, f, labels, proxies)
-        else:
-            expected = literal.clean_proxy_candidates(five, f, labels, proxies, include_positive)
+    expected = case.literal_clean(loss, F.normalize(x, dim=1), labels)
     compare(loss(x, labels), expected, [x, *loss.parameters()])
-
-
-def test_nca_with_the_positive_in_the_denominator():
-    labels, x = batches.labels_of("balanced"), batches.points("balanced", DIM).requires_grad_()
-    expected = literal.clean_pairs(literal.nca(0.2), F.normalize(x, dim=1), labels, include_positive=True)
-    compare(losses.NCA(0.2, include_positive=True)(x, labels), expected, [x])
 
 
 def test_mean_nonzero_is_the_mean_of_positives_plus_the_mean_of_non_zero_negatives():

@@ -11,10 +11,12 @@ from torch.nn import functional as F
 from metrix import Clean, IMix, Metrix, MetrixWarning, losses
 from metrix.core.compute import blocks
 from metrix.core.pairs import PAIR_KINDS
-from tests.parity import batches, literal
-from tests.parity.test_mixed_loss import CLASSES, DIM, PAIR_LOSSES, build, compare
+from tests.losses_table import LITERAL, TABLE
+from tests.parity import batches
+from tests.parity.test_mixed_loss import CLASSES, DIM, compare
 
-NAMES = (*PAIR_LOSSES, "proxy-anchor")
+# a memory is of examples: where positives and negatives are proxies, there is no place for it
+NAMES = [name for name in LITERAL if TABLE[name].roles != "proxy candidates"]
 PAST = F.normalize(torch.randn(6, DIM, generator=torch.Generator().manual_seed(8), dtype=torch.float64), dim=1)
 PAST_LABELS = torch.tensor([0, 1, 1, 3, 2, 0])
 
@@ -36,13 +38,11 @@ def remembering(objective, size=9):
 @pytest.mark.parametrize("batch", batches.NAMES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_clean_loss_has_the_memory_among_its_candidates(name, batch):
-    loss, five, _ = build(name)
+    case = TABLE[name]
+    loss = case.build(CLASSES, DIM)
     labels, x = batches.labels_of(batch), batches.points(batch, DIM).requires_grad_()
     f, every = torch.cat([F.normalize(x, dim=1), PAST]), torch.cat([labels, PAST_LABELS])
-    if name == "proxy-anchor":
-        expected = literal.clean_proxy_anchor(five, f, every, F.normalize(loss.proxies, dim=1))
-    else:
-        expected = literal.clean_pairs(five, f, every, anchors=len(x))
+    expected = case.literal_clean(loss, f, every, anchors=len(x))
     compare(remembering(Clean(loss))(x, labels), expected, [x, *loss.parameters()])
 
 
@@ -54,26 +54,18 @@ def test_embedding_mixup_has_the_memory_among_its_partners(name, kind, batch, he
     if not held:
         monkeypatch.setattr(blocks, "HELD", 0)
         monkeypatch.setattr(blocks, "BLOCK", 40)
-    loss, five, _ = build(name)
+    case = TABLE[name]
+    loss = case.build(CLASSES, DIM)
     labels, x = batches.labels_of(batch), batches.points(batch, DIM).requires_grad_()
     f, every = torch.cat([F.normalize(x, dim=1), PAST]), torch.cat([labels, PAST_LABELS])
-    anchors = CLASSES if name == "proxy-anchor" else len(x)
     generator = torch.Generator().manual_seed(4)
-    rows = anchors if kind == "anc-neg" else len(f)
+    rows = case.factor_rows(kind, len(x) if kind == "anc-neg" else len(f), CLASSES)
     lam = 0.02 + 0.46 * torch.rand(rows, len(f), generator=generator, dtype=torch.float64)
 
-    def mix(left, right, share):
-        return F.normalize(share * left + (1 - share) * right, dim=0)
-
     def f_lam(i, j, share):
-        return mix(f[i], f[j], share)
+        return F.normalize(share * f[i] + (1 - share) * f[j], dim=0)
 
-    if name == "proxy-anchor":
-        proxies = F.normalize(loss.proxies, dim=1)
-        with_proxy = lambda c, j, share: mix(proxies[c], f[j], share)  # noqa: E731
-        expected = literal.mixed_proxy_anchor(five, f, every, proxies, f_lam, with_proxy, lam, kind)
-    else:
-        expected = literal.mixed_pairs(five, f, every, f_lam, lam, kind, anchors=len(x))
+    expected = case.literal_mixed(loss, f, every, f_lam, lam, kind, anchors=len(x))
     value = remembering(Metrix(loss, mixup="embed")).mixed(x, labels, lam, kind)
     compare(value, expected, [x, *loss.parameters()])
 

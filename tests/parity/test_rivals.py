@@ -11,9 +11,13 @@ from torch.nn import functional as F
 from metrix import IMix, MetrixWarning, MoCHi, ProxySynthesis, losses
 from metrix.core.closed_form import Interpolated
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions
+from tests.losses_table import LITERAL, TABLE
 from tests.parity import batches, literal, literal_rivals
-from tests.parity.test_mixed_loss import CLASSES, DIM, PAIR_LOSSES, PROXY_LOSSES, Network, build, compare
+from tests.parity.test_mixed_loss import CLASSES, DIM, Network, compare
 
+# rivals put mixed examples in the sums of a pair loss, whose literal form has the positive on one side only
+PAIR_LOSSES = [n for n in LITERAL if TABLE[n].roles == "pairs" and not TABLE[n].include_positive]
+PROXY_LOSSES = [n for n in LITERAL if TABLE[n].roles != "pairs"]
 MIXED_BATCHES = [name for name in batches.NAMES if name not in ("one_class", "two_alike")]
 
 
@@ -22,6 +26,12 @@ def _unusable_batches_may_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetrixWarning)
         yield
+
+
+def build(name):
+    """A loss and its literal five functions."""
+    loss = TABLE[name].build(CLASSES, DIM)
+    return loss, TABLE[name].five(loss)
 
 
 def embeddings_of(batch):
@@ -46,7 +56,7 @@ def partners_of(labels, shift=0):
 @pytest.mark.parametrize("kinds", [("neg-neg",), ("anc-neg",), ("neg-neg", "anc-neg")])
 @pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_mochi(name, kinds, batch):
-    loss, five, _ = build(name)
+    loss, five = build(name)
     x, f, labels = embeddings_of(batch)
     lam = factors(len(f), len(f))
     expected = literal_rivals.mochi(five, f, labels, lam, kinds, None)
@@ -58,7 +68,7 @@ def test_mochi(name, kinds, batch):
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_mochi_takes_the_hardest_of_each_anchor(name, k):
-    loss, five, _ = build(name)
+    loss, five = build(name)
     x, f, labels = embeddings_of("unbalanced")
     lam = factors(len(f), len(f))
     expected = literal_rivals.mochi(five, f, labels, lam, ("neg-neg", "anc-neg"), k)
@@ -76,7 +86,7 @@ def test_mochi_in_blocks_is_the_same(blocks, monkeypatch):
 @pytest.mark.parametrize("targets", ["instances", "classes"])
 @pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_imix_in_the_loss_of_the_comparison(name, targets, batch):
-    loss, five, _ = build(name)
+    loss, five = build(name)
     x, f, labels = embeddings_of(batch)
     lam, partner = factors(len(f)), partners_of(labels)
     expected = literal_rivals.imix(
@@ -115,15 +125,12 @@ def test_imix_as_published(batch, mixup):
 @pytest.mark.parametrize("batch", MIXED_BATCHES)
 @pytest.mark.parametrize("name", PROXY_LOSSES)
 def test_proxy_synthesis(name, batch):
-    loss, five, include_positive = build(name)
+    loss, _ = build(name)
     x, f, labels = embeddings_of(batch)
     lam, partner = factors(len(f)), partners_of(labels, shift=1)
     proxies = F.normalize(loss.proxies, dim=1)
     more = literal_rivals.with_synthetic_classes(f, labels, proxies, lam, partner)
-    if name == "proxy-anchor":
-        expected = literal.clean_proxy_anchor(five, *more)
-    else:
-        expected = literal.clean_proxy_candidates(five, *more, include_positive)
+    expected = TABLE[name].literal_of_proxies(loss, *more)
     value, clean, _ = ProxySynthesis(loss).parts(f, labels, lam, partner)
     compare(value, expected, [x, loss.proxies])
     assert clean.item() == pytest.approx(loss(f, labels).item(), rel=1e-12)
@@ -148,7 +155,7 @@ def test_proxy_synthesis_of_the_original_proxy_anchor():
 
 @pytest.mark.parametrize("ratio", [0.3, 0.5])
 def test_proxy_synthesis_of_some(ratio):
-    loss, five, _ = build("proxy-anchor")
+    loss, five = build("proxy-anchor")
     x, f, labels = embeddings_of("unbalanced")
     lam, partner = factors(len(f)), partners_of(labels)
     X, y, P = literal_rivals.with_synthetic_classes(f, labels, F.normalize(loss.proxies, dim=1), lam, partner)
