@@ -20,8 +20,8 @@ from metrix import evaluate
 from metrix.errors import check_integer
 from metrix.experiments.methods import Entry, entries
 from metrix.experiments.train_once import finished
-from metrix.model import Embedder
 from metrix.train.batches import ImageBatches, open_data, select_training_part
+from metrix.train.build import build_embedder
 from metrix.train.config import Config
 from metrix.train.presets import preset
 from metrix.train.watching import Watcher
@@ -156,7 +156,7 @@ def train_field(
 def pixels(config: Config) -> float:
     """Recall@1, per cent, of the nearest neighbour by the cosine of pixels, on the unseen classes."""
     dataset = open_data(config, lambda what, done, of: None)
-    embedder = Embedder(config.model.backbone)
+    embedder = build_embedder(config)
     view = ImageBatches(config, embedder, dataset, select_training_part(config, dataset)).test_view
     images = torch.cat([x for x, _ in datasets.loader(dataset.test.with_transform(view), batch_size=256)])
     mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (embedder.data_config.mean, embedder.data_config.std))

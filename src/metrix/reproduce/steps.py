@@ -39,14 +39,14 @@ def prepare_step(config: Config) -> Callable[[], Any]:
     """Build network, loss and optimizer of a configuration and return a function that takes one step."""
     import torch
 
-    from metrix.model import Embedder
-    from metrix.train.build import build_loss, build_objective, build_optimizer
+    from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
 
     model, train = config.model, config.train
     device = torch.device("cuda" if train.device in ("auto", "cuda") and torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        embedder = Embedder(model.backbone, model.dim, model.pool, image_size=config.data.image_size).to(device)
+        whole = config.with_values({"weights": None, "freeze_to": None, "frozen_bn": False, "views": 0})
+        embedder = build_embedder(whole).to(device)
         wanted = embedder.data_config
         size = config.data.image_size or wanted.size
         images = torch.randn(train.batch_size, wanted.channels, size, size, device=device)

@@ -28,6 +28,7 @@ from metrix.files import lock, write_atomically
 from metrix.model import Embedder
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
 from metrix.train.batches import Report, build_views, open_data, select_training_part
+from metrix.train.build import build_embedder
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, open_run_folder
 
@@ -88,14 +89,9 @@ class TrainedModel:
     def _initial(self) -> Embedder:
         import torch
 
-        model = self.config.model
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.train.seed)
-            return Embedder(
-                *(model.backbone, model.dim, model.pool, model.weights, model.freeze_to),
-                frozen_bn=model.frozen_bn,
-                image_size=self.config.data.image_size,
-            )
+            return build_embedder(self.config)
 
     @cached_property
     def digest(self) -> str:
