@@ -17,10 +17,10 @@ from PIL import Image
 
 @pytest.fixture(scope="module")
 def parts(run: Path) -> dict[str, Any]:
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
 
-    model = TrainedModel(run)
-    return {name: model.embedded(name) for name in ("train", "test")}
+    model = open_run(run)
+    return {name: model.embed(name) for name in ("train", "test")}
 
 
 def test_geometry_is_that_of_all_pairs(metrix: Any, run: Path, parts: dict[str, Any]) -> None:
@@ -87,11 +87,11 @@ def test_the_same_curves_give_the_same_files(metrix: Any, run: Path, tmp_path: P
 
 def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, tmp_path: Path) -> None:
     from metrix import Embedder
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
     from tests.trained_runs import train_tiny
 
     still = train_tiny(tmp_path / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4)
-    made = dict(TrainedModel(still, initial=True).embedder.named_parameters())
+    made = dict(open_run(still, initial=True).embedder.named_parameters())
     for name, parameter in Embedder.load(still).named_parameters():
         torch.testing.assert_close(made[name].cpu(), parameter)
     first = metrix("analyze", "positivity", still, "--initial", "--json", "-o", tmp_path / "out").json

@@ -11,7 +11,7 @@ import pytest
 
 def test_differences_are_paired_over_the_same_queries(metrix: Any, run: Path, other_run: Path) -> None:
     from metrix import evaluate
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
 
     outcome = metrix("compare", run, other_run, "--json", "--ks", "1,2")
     assert outcome.code == 0, outcome.err
@@ -22,7 +22,7 @@ def test_differences_are_paired_over_the_same_queries(metrix: Any, run: Path, ot
 
     per_query = []
     for path in (run, other_run):
-        test = TrainedModel(path).embedded("test")
+        test = open_run(path).embed("test")
         per_query.append(evaluate.retrieval(test.vectors, test.labels, ks=(1, 2)).per_query["recall@1"])
     difference = second["against_baseline"]["differences"]["recall@1"]
     assert difference["difference"] == pytest.approx(np.mean(per_query[1] - per_query[0]), abs=1e-12)

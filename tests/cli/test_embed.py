@@ -19,9 +19,9 @@ from PIL import Image
 
 @pytest.fixture(scope="module")
 def test_vectors(run: Path) -> np.ndarray:
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
 
-    return TrainedModel(run).embedded("test").vectors
+    return open_run(run).embed("test").vectors
 
 
 def started(run: Path, output: Path, environment: dict[str, str] | None = None, *arguments: str) -> Any:
@@ -80,8 +80,8 @@ def test_a_killed_export_goes_on_where_it_was(
     run: Path, test_vectors: np.ndarray, tmp_path: Path, monkeypatch: Any
 ) -> None:
     import metrix.runs.export as exporting
-    from metrix.runs import embedding
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs import embedding_blocks
+    from metrix.runs.trained_model import open_run
 
     output = tmp_path / "x.parquet"
     process = started(run, output, None, "-q", "--part", "all")
@@ -95,15 +95,15 @@ def test_a_killed_export_goes_on_where_it_was(
     assert kept
 
     written = []
-    plain = embedding.Blocks.write
+    plain = embedding_blocks.EmbeddingBlocks.write
 
     def write(self: Any, number: int, vectors: np.ndarray) -> None:
         written.append(number)
         plain(self, number, vectors)
 
-    monkeypatch.setattr(embedding.Blocks, "write", write)
-    assert exporting.export(TrainedModel(run), output, part_name="all")
-    blocks = -(-1464 // embedding.BLOCK)
+    monkeypatch.setattr(embedding_blocks.EmbeddingBlocks, "write", write)
+    assert exporting.export(open_run(run), output, part_name="all")
+    blocks = -(-1464 // embedding_blocks.BLOCK)
     assert len(written) == blocks - len(kept)
     table = pq.read_table(output)
     vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
@@ -148,7 +148,7 @@ def test_what_is_there_is_not_replaced_unasked(
     metrix("embed", run, "-o", output)
     first = output.read_bytes()
     assert metrix("embed", run, "-o", output).code == 0
-    refused("embed", other_run, "-o", output, words=("there already", "--overwrite"))
+    refused("embed", other_run, "-o", output, words=("already exists", "--overwrite"))
     assert output.read_bytes() == first
     assert metrix("embed", other_run, "-o", output, "--overwrite").code == 0
     assert output.read_bytes() != first
@@ -163,4 +163,4 @@ def test_mistakes(refused: Any, run: Path, tmp_path: Path, monkeypatch: Any) -> 
     refused("embed", run, "-o", tmp_path / "file" / "x.npy", words=("cannot be written",))
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused("embed", run, "-o", tmp_path / "x.npy", words=("RANK=2", "WORLD_SIZE=2"))
+    refused("embed", run, "-o", tmp_path / "x.npy", words=("RANK < WORLD_SIZE", "got 2 and 2"))

@@ -139,7 +139,7 @@ def test_other_data_and_parts_leave_the_evaluation_of_the_test_part_alone(metrix
 
 def test_queries_and_gallery_of_a_manifest_are_kept_apart(metrix: Any, run: Path, tmp_path: Path) -> None:
     from metrix import data
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
 
     part = data.open("glyphs-mini").test
     lines = ["path,label,split,is_query,is_gallery"]
@@ -150,15 +150,15 @@ def test_queries_and_gallery_of_a_manifest_are_kept_apart(metrix: Any, run: Path
     manifest.write_text("\n".join(lines))
     arguments = ("evaluate", run, "--data", manifest, "--json", "--bootstrap", "0", "--ks", "1", "--no-clustering")
     found = metrix(*arguments).json
-    model = TrainedModel(run)
-    q, g = (model.embedded(name, str(manifest)) for name in ("query", "gallery"))
+    model = open_run(run)
+    q, g = (model.embed(name, str(manifest)) for name in ("query", "gallery"))
     nearest = g.labels[np.argmax(q.vectors.astype(np.float64) @ g.vectors.T.astype(np.float64), axis=1)]
     assert (len(q), len(g)) == (14, 26)
     assert found["retrieval"]["gallery"] == 26
     assert found["retrieval"]["measures"]["recall@1"] == pytest.approx(np.mean(nearest == q.labels))
 
     Image.fromarray(255 - part.image(0)[0].numpy()).save(tmp_path / "0.bmp")  # same name, same size of the file
-    again = TrainedModel(run).embedded("query", str(manifest))
+    again = open_run(run).embed("query", str(manifest))
     assert not np.allclose(again.vectors[0], q.vectors[0])
     np.testing.assert_allclose(again.vectors[1:], q.vectors[1:], atol=1e-6)
 
@@ -287,7 +287,7 @@ class TestMistakes:
         columns.write_text("id,species\n" + "\n".join(f"{n},{label}" for n, label in enumerate(y)))
         distinct.write_text("label\n" + "\n".join(str(n) for n in range(40)))
         for file, words in {
-            short: ("30 labels", "40 embeddings"),
+            short: ("expected 40 labels", "got 30"),
             columns: ("no column 'label'", "'species'"),
             distinct: ("classes, not ids",),
             tmp_path / "none.txt": ("does not exist",),

@@ -100,7 +100,7 @@ def test_curves_are_those_of_the_log_with_clean_and_mixed_apart(reported: Any, r
 def test_the_gallery_shows_what_each_run_finds(reported: Any, runs: Path) -> None:
     import csv
 
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
 
     _, page = reported
     assert len([image for image in page.all("img") if "similarity" in image["alt"]]) >= 6 * 2 * 5
@@ -109,7 +109,7 @@ def test_the_gallery_shows_what_each_run_finds(reported: Any, runs: Path) -> Non
     assert len({line["query class"] for line in lines}) == 6
     assert len(lines) == 6 * 2 * 5
     for name in ("clean", "mixed"):
-        test = TrainedModel(runs / name).embedded("test")
+        test = open_run(runs / name).embed("test")
         cosines = test.vectors @ test.vectors.T - 9 * np.eye(len(test))
         nearest = np.sort(cosines, axis=1)[:, ::-1][:, :5]
         first = [float(line["similarity"]) for line in lines if line["query"] == "1" and line["searcher"] == name]
@@ -134,13 +134,13 @@ def test_markdown_says_the_same_with_its_figures_beside_it(reported: Any, runs: 
 
 
 def test_cost_is_of_the_log_and_the_model(reported: Any, runs: Path) -> None:
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.trained_model import open_run
 
     found, _ = reported
     cost, results = found["runs"][1]["cost"], RunFolder(runs / "mixed").results
     assert cost["seconds"] == results["seconds"]
     assert cost["images_per_second"] == pytest.approx(4 * 120 / results["seconds"], abs=0.05)
-    model = TrainedModel(runs / "mixed").embedder
+    model = open_run(runs / "mixed").embedder
     assert cost["parameters"] == sum(p.numel() for p in model.parameters())
 
 

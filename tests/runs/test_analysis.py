@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from metrix import Embedder, data
-from metrix.runs.analysis import batches_by_class, mixed_by_network, pairs_of_batch
+from metrix.runs.mixed_examples import draw_batches, draw_pairs, embed_mixtures
 
 
 @pytest.mark.parametrize("pool", ["avg", "avg+max"])
@@ -16,7 +16,7 @@ def test_mixed_examples_by_the_model_are_the_definition(pool: str) -> None:
     images, _ = data.open("glyphs-mini").train.with_transform(data.GlyphTransform.still()).batch(range(6))
     i, j = torch.tensor([0, 4, 2]), torch.tensor([3, 1, 5])
     lam = torch.tensor([0.2, 0.9, 0.5])
-    found = {mixup: mixed_by_network(network, mixup, images, i, j, lam) for mixup in ("input", "feature")}
+    found = {mixup: embed_mixtures(network, mixup, images, i, j, lam) for mixup in ("input", "feature")}
     with torch.no_grad():
         for n in range(3):
             a, b, share = images[i[n]], images[j[n]], float(lam[n])
@@ -29,7 +29,7 @@ def test_mixed_examples_by_the_model_are_the_definition(pool: str) -> None:
 @pytest.mark.parametrize("kind", ["pos-neg", "anc-neg", "pos-pos", "neg-neg"])
 def test_every_anchor_of_a_batch_has_one_pair_of_the_kind(kind: str) -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    i, j = pairs_of_batch(labels, kind, torch.Generator().manual_seed(0))
+    i, j = draw_pairs(labels, kind, torch.Generator().manual_seed(0))
     anchors = torch.arange(6) if kind in ("anc-neg", "neg-neg") else torch.arange(5)  # the last is alone
     assert len(i) == len(anchors)
     for side, chosen in zip(kind.split("-"), (i, j), strict=True):
@@ -42,7 +42,7 @@ def test_every_anchor_of_a_batch_has_one_pair_of_the_kind(kind: str) -> None:
 
 def test_batches_hold_every_example_once_with_company() -> None:
     labels = torch.tensor([k for k in range(9) for _ in range(2 + k)])
-    batches = batches_by_class(labels, 12, 2, torch.Generator().manual_seed(1))
+    batches = draw_batches(labels, 12, 2, torch.Generator().manual_seed(1))
     assert sorted(n for batch in batches for n in batch) == list(range(len(labels)))
     for batch in batches:
         classes, counts = labels[batch].unique(return_counts=True)

@@ -57,18 +57,17 @@ def positivity(
     from metrix.cli.terminal.tables import build_numbers_table
     from metrix.report.figures.positivity import draw_positivity
     from metrix.report.page.writing import write_figure
-    from metrix.runs.analysis import default_folder, loss_of
-    from metrix.runs.analysis import positivity as measure
-    from metrix.runs.embedding import write_or_explain
+    from metrix.runs.analysis import build_analysed_loss, measure_positivity
+    from metrix.runs.output import make_output_folder, write_output
     from metrix.train.config import Config
 
     model, train = _training_examples(run, embeddings, labels, initial, json_output)
     config = Config() if model is None else model.config
     changes = {"loss": loss, "beta": beta, "gamma": gamma, "margin": margin}
-    chosen = loss_of(config, changes, len(np.unique(train.labels)))
-    curves = measure(train, chosen, config)
-    folder = default_folder(model, output)
-    write_or_explain(folder / "positivity.csv", curves.to_csv)
+    chosen = build_analysed_loss(config, changes, len(np.unique(train.labels)))
+    curves = measure_positivity(train, chosen, config)
+    folder = make_output_folder(run, output)
+    write_output(folder / "positivity.csv", curves.to_csv)
     title = f"{type(chosen).__name__}, {len(train.labels):,} examples{', before training' if initial else ''}"
     written = [folder / "positivity.csv", *write_figure(draw_positivity({"": curves}, title), folder)]
     columns = {
@@ -124,10 +123,11 @@ def utilization(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_numbers_table
     from metrix.errors import InvalidInput
-    from metrix.runs.analysis import default_folder, utilization_of_examples, utilization_of_run
-    from metrix.runs.embedding import TrainedModel
-    from metrix.runs.evaluation import Examples, examples_of_files
-    from metrix.runs.reading import read_embeddings
+    from metrix.runs.analysis import measure_utilization, measure_utilization_of_run
+    from metrix.runs.embedding_files import read_embeddings
+    from metrix.runs.evaluation import Examples, read_examples
+    from metrix.runs.output import make_output_folder
+    from metrix.runs.trained_model import open_run
 
     check_one_source(run, embeddings, {"--mixup": mixup})
     model = None
@@ -137,14 +137,14 @@ def utilization(
                 raise InvalidInput("--embeddings without --train-embeddings: utilization compares the two; give both")
             queries = read_embeddings(embeddings)
             test = Examples(queries, queries[:, 0])  # labels of queries do not matter
-            train = examples_of_files(train_embeddings, train_labels)
-            found = utilization_of_examples(test, train, epochs, max_queries=max_queries, seed=seed)
+            train = read_examples(train_embeddings, train_labels)
+            found = measure_utilization(test, train, epochs, max_queries=max_queries, seed=seed)
         else:
             assert run is not None
-            model = TrainedModel(run, report)
+            model = open_run(run, report)
             names = None if mixup is None else tuple(name.strip() for name in mixup.split(","))
-            found = utilization_of_run(model, names, epochs, max_queries=max_queries, seed=seed, report=report)
-    folder = default_folder(model, output)
+            found = measure_utilization_of_run(model, names, epochs, max_queries=max_queries, seed=seed, report=report)
+    folder = make_output_folder(run, output)
     rows: dict[str, dict[str, Any]] = {"clean, u(Q, X)": {"u": found.clean, "training examples": found.counts["clean"]}}
     for name, value in found.mixed.items():
         seen = found.counts["clean"] + found.counts[name]
@@ -170,27 +170,27 @@ def geometry(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_numbers_table
     from metrix.evaluate import Estimate
-    from metrix.runs.analysis import default_folder, estimate_to_dict
-    from metrix.runs.analysis import geometry as measure
-    from metrix.runs.embedding import TrainedModel
-    from metrix.runs.evaluation import examples_of_files, examples_of_run
+    from metrix.runs.analysis import estimate_to_dict, measure_geometry
+    from metrix.runs.evaluation import embed_examples, read_examples
+    from metrix.runs.output import make_output_folder
+    from metrix.runs.trained_model import open_run
 
     check_one_source(run, embeddings)
     model = None
     with show_progress(json_output) as report:
         if embeddings is not None:
-            parts = {"embeddings": examples_of_files(embeddings, labels)}
+            parts = {"embeddings": read_examples(embeddings, labels)}
         else:
             assert run is not None
-            model = TrainedModel(run, report)
-            parts = {name: examples_of_run(model, part=name) for name in ("train", "test")}
-    found = {name: measure(examples) for name, examples in parts.items()}
+            model = open_run(run, report)
+            parts = {name: embed_examples(model, part=name) for name in ("train", "test")}
+    found = {name: measure_geometry(examples) for name, examples in parts.items()}
     plain = {
         name: {key: estimate_to_dict(v) if isinstance(v, Estimate) else v for key, v in row.items()}
         for name, row in found.items()
     }
     table = build_numbers_table("Geometry", found, "alignment and uniformity: lower is better")
-    _finish(plain, table, default_folder(model, output) / "geometry.json", [], json_output)
+    _finish(plain, table, make_output_folder(run, output) / "geometry.json", [], json_output)
 
 
 def _training_examples(
@@ -198,16 +198,16 @@ def _training_examples(
 ) -> tuple[Any, Any]:
     from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
-    from metrix.runs.embedding import TrainedModel
-    from metrix.runs.evaluation import examples_of_files, examples_of_run
+    from metrix.runs.evaluation import embed_examples, read_examples
+    from metrix.runs.trained_model import open_run
 
     check_one_source(run, embeddings, {"--initial": initial or None})
     if embeddings is not None:
-        return None, examples_of_files(embeddings, labels)
+        return None, read_examples(embeddings, labels)
     assert run is not None
     with show_progress(quiet) as report:
-        model = TrainedModel(run, report, initial=initial)
-        return model, examples_of_run(model, part="train")
+        model = open_run(run, report, initial=initial)
+        return model, embed_examples(model, part="train")
 
 
 def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path], json_output: bool) -> None:
@@ -216,10 +216,10 @@ def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path]
 
     from rich.console import Console
 
-    from metrix.runs.embedding import write_or_explain
+    from metrix.runs.output import write_output
 
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_or_explain(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_output(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     if json_output:
         typer.echo(json.dumps(content))
         return

@@ -33,10 +33,10 @@ def compare(
     from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_comparison_tables
-    from metrix.runs.comparison import compared
+    from metrix.runs.comparison import compare_runs
 
     with show_progress(json_output) as report:
-        result = compared(runs, data, parse_integers("--ks", ks), resamples=bootstrap, report=report)
+        result = compare_runs(runs, data, parse_integers("--ks", ks), resamples=bootstrap, report=report)
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return

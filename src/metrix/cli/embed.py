@@ -35,16 +35,16 @@ def embed(
     from rich.console import Console
 
     from metrix.cli.terminal.progress import show_progress
-    from metrix.runs.embedding import PARTS, TrainedModel
-    from metrix.runs.export import export, share_of_process
+    from metrix.runs.export import export, read_process_share
+    from metrix.runs.trained_model import PARTS, open_run
 
     if part is not None and part not in PARTS:
         from metrix.errors import unknown_choice
 
         raise unknown_choice("part", part, PARTS)
-    share = share_of_process(os.environ.get)
+    share = read_process_share(os.environ.get)
     with show_progress(quiet) as report:
-        model = TrainedModel(run, report)
+        model = open_run(run, report)
         chosen = part or ("test" if data is None else "all")
         complete = export(model, output, data, chosen, share=share, overwrite=overwrite)
     if quiet:

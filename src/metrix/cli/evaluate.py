@@ -63,27 +63,27 @@ def evaluate(
 
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table
-    from metrix.runs.embedding import TrainedModel
-    from metrix.runs.evaluation import evaluation, examples_of_files, examples_of_run, record
-    from metrix.runs.export import share_of_process
+    from metrix.runs.evaluation import embed_examples, evaluate_examples, read_examples, write_evaluation
+    from metrix.runs.export import read_process_share
+    from metrix.runs.trained_model import open_run
 
     check_one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
     chosen = parse_integers("--ks", ks)
     model = None
     with show_progress(json_output) as report:
         if embeddings is not None:
-            examples = examples_of_files(embeddings, labels, gallery_embeddings, gallery_labels)
+            examples = read_examples(embeddings, labels, gallery_embeddings, gallery_labels)
         else:
             assert run is not None
-            share = share_of_process(os.environ.get)
-            model = TrainedModel(run, report, share=share)
-            examples = examples_of_run(model, data, part)
+            share = read_process_share(os.environ.get)
+            model = open_run(run, report, share=share)
+            examples = embed_examples(model, data, part)
             if share[0] > 0:
                 return
-    result = evaluation(examples, chosen, resamples=bootstrap, approximate=approximate, clustered=clustering)
+    result = evaluate_examples(examples, chosen, resamples=bootstrap, approximate=approximate, clustered=clustering)
     if per_class is not None:
         result.write_per_class(per_class)
-    written = None if model is None else record(model, result, own_test=data is None and part == "test")
+    written = None if model is None else write_evaluation(model, result, own_test=data is None and part == "test")
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return

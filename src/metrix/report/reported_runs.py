@@ -12,8 +12,8 @@ from typing import Any
 from metrix.errors import InvalidInput, MetrixError
 from metrix.evaluate import Retrieval
 from metrix.report.page.writing import distinct
-from metrix.runs.embedding import TrainedModel
-from metrix.runs.evaluation import Evaluation, Examples, evaluation, examples_of_run
+from metrix.runs.evaluation import Evaluation, Examples, embed_examples, evaluate_examples
+from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.train.batches import Report
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, open_run_folder
@@ -39,7 +39,7 @@ class Measured:
     @cached_property
     def train(self) -> Examples:
         """Embeddings of the training images."""
-        return examples_of_run(self.model, part="train")
+        return embed_examples(self.model, part="train")
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ def read_subjects(paths: Sequence[Path], names: Sequence[str] | None, report: Re
         found.append(subject)
         try:
             subject.results = run.results
-            subject.model = TrainedModel(run.path, report)
+            subject.model = open_run(run.path, report)
         except json.JSONDecodeError:
             subject.why = f"{run.path / 'results.json'} cannot be read"
         except MetrixError as error:
@@ -89,8 +89,8 @@ def measure(subject: Subject, spec: str | None, ks: tuple[int, ...] | None, resa
     if subject.model is None:
         return
     try:
-        test = examples_of_run(subject.model, spec)
-        found = evaluation(test, ks, resamples=resamples, clustered=False)
+        test = embed_examples(subject.model, spec)
+        found = evaluate_examples(test, ks, resamples=resamples, clustered=False)
         subject.measured = Measured(subject.name, subject.config, subject.model, test, found)
     except MetrixError as error:
         if spec is not None:  # a mistake in what was given, not a run that lost its images

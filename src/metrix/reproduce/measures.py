@@ -46,19 +46,19 @@ def _measure_once(run: Path, name: str, measure: Callable[[Path], dict[str, Any]
 
 def _geometry(run: Path) -> dict[str, Any]:
     from metrix.runs import analysis
-    from metrix.runs.embedding import TrainedModel
-    from metrix.runs.evaluation import examples_of_run
+    from metrix.runs.evaluation import embed_examples
+    from metrix.runs.trained_model import open_run
 
-    found = analysis.geometry(examples_of_run(TrainedModel(run)))
+    found = analysis.measure_geometry(embed_examples(open_run(run)))
     return {name: float(found[name]) for name in ("alignment", "uniformity")}
 
 
 def _utilization(run: Path) -> dict[str, Any]:
-    from metrix.runs.analysis import utilization_of_run
-    from metrix.runs.embedding import TrainedModel
+    from metrix.runs.analysis import measure_utilization_of_run
+    from metrix.runs.trained_model import open_run
 
-    model = TrainedModel(run)
-    found = utilization_of_run(model, epochs=EPOCHS)
+    model = open_run(run)
+    found = measure_utilization_of_run(model, epochs=EPOCHS)
     mixed = [float(value) for value in found.mixed.values()]
     return {"utilization": min(mixed) if model.config.mixing.mixup else float(found.clean)}
 
@@ -67,11 +67,11 @@ def _positivity(run: Path) -> dict[str, Any]:
     import numpy as np
 
     from metrix.runs import analysis
-    from metrix.runs.embedding import TrainedModel
-    from metrix.runs.evaluation import examples_of_run
+    from metrix.runs.evaluation import embed_examples
+    from metrix.runs.trained_model import open_run
 
-    model = TrainedModel(run, initial=True)
-    train = examples_of_run(model, part="train")
-    loss = analysis.loss_of(model.config, {}, len(np.unique(train.labels)))
-    curves = analysis.positivity(train, loss, model.config)
+    model = open_run(run, initial=True)
+    train = embed_examples(model, part="train")
+    loss = analysis.build_analysed_loss(model.config, {}, len(np.unique(train.labels)))
+    curves = analysis.measure_positivity(train, loss, model.config)
     return {name: getattr(curves, name).tolist() for name in ("lams", "empirical", "theoretical")}

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from metrix.report.figures.maps import choose_examples, draw_class_map, draw_utilization_maps, project_to_plane
 from metrix.report.figures.nearest import NeighbourSearch, build_gallery
 from metrix.report.page import Block, Gallery, SideBySide
-from metrix.runs.analysis import mixed_by_model
-from metrix.runs.embedding import TrainedModel
-from metrix.runs.evaluation import Examples, examples_of_run
+from metrix.runs.evaluation import Examples, embed_examples
+from metrix.runs.mixed_examples import mix_examples
+from metrix.runs.trained_model import open_run
 
 QUERIES, NEAREST = 8, 5
 CLASSES = (10, 15, 20)
@@ -24,9 +24,9 @@ SHOWN = {"training": 250, "queries": 60}  # points on a map, few enough to tell 
 
 def draw_retrieval(runs: Mapping[str, Path], seed: int = 0) -> Gallery:
     """Show the nearest test images to some queries, for each model (fig. retrieval)."""
-    models = {who: TrainedModel(path) for who, path in runs.items()}
-    found = {who: examples_of_run(model) for who, model in models.items()}
-    first, dataset = next(iter(found.values())), next(iter(models.values())).dataset()
+    models = {who: open_run(path) for who, path in runs.items()}
+    found = {who: embed_examples(model) for who, model in models.items()}
+    first, dataset = next(iter(found.values())), next(iter(models.values())).open_data()
     queries = dataset.query if dataset.separate_gallery else dataset.test
     searched = dataset.gallery if dataset.separate_gallery else dataset.test
     searchers = {who: NeighbourSearch(one.vectors, one.gallery) for who, one in found.items()}
@@ -61,7 +61,7 @@ def choose_differing_queries(searchers: Mapping[str, NeighbourSearch], examples:
 
 def draw_maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
     """Map the test embeddings of some classes to the plane, for each model (fig. tsne)."""
-    found = {who: examples_of_run(TrainedModel(path)).everything for who, path in runs.items()}
+    found = {who: embed_examples(open_run(path)).everything for who, path in runs.items()}
     labels = next(iter(found.values()))[1]
     for count in CLASSES:
         picked = choose_examples(labels, count, seed=seed)
@@ -77,14 +77,14 @@ def draw_maps(runs: Mapping[str, Path], seed: int = 0) -> Iterator[Block]:
 
 def draw_utilization(run: Path, seed: int = 0) -> SideBySide:
     """Map test queries and their nearest training embeddings, clean and mixed, of a model trained with mixup."""
-    model = TrainedModel(run)
-    train, queries = examples_of_run(model, part="train").vectors, examples_of_run(model).vectors
+    model = open_run(run)
+    train, queries = embed_examples(model, part="train"), embed_examples(model).vectors
     draws = torch.Generator().manual_seed(seed)
-    mixed = np.concatenate(list(mixed_by_model(model, model.config.mixing.mixup[0], 1, draws)))
+    mixed = np.concatenate(list(mix_examples(model, train, model.config.mixing.mixup[0], 1, draws)))
     picks = np.random.default_rng(seed)
     return SideBySide(
         draw_utilization_maps(
-            _some(train, SHOWN["training"], picks),
+            _some(train.vectors, SHOWN["training"], picks),
             _some(mixed, SHOWN["training"], picks),
             _some(queries, SHOWN["queries"], picks),
             name="utilization",

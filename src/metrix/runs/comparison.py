@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their settings, and whether their measures differ, query by query."""
+"""Comparison of runs: which settings differ, and whether their measures do, paired query by query."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Comparison
-from metrix.runs.embedding import TrainedModel
-from metrix.runs.evaluation import Evaluation, evaluation, examples_of_run
+from metrix.runs.evaluation import Evaluation, embed_examples, evaluate_examples
+from metrix.runs.trained_model import open_run
 from metrix.train.batches import Report, ignore_report
 from metrix.train.config import Config, sections
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
-    """Evaluations of runs over the same queries; `differences[n]` is run n + 1 minus the first."""
+class RunComparison:
+    """Evaluations of runs on the same queries; `differences[n]` is that of run n + 1 to the first run."""
 
     runs: tuple[str, ...]
-    settings: dict[str, list[Any]]  # the keys that differ, with the value of each run
+    settings: dict[str, list[Any]]  # the keys whose values differ, with the value of each run
     evaluations: tuple[Evaluation, ...]
     differences: tuple[Comparison, ...]
 
@@ -40,32 +40,43 @@ class Compared:
         }
 
 
-def compared(
+def compare_runs(
     paths: list[Path],
     spec: str | None = None,
     ks: tuple[int, ...] | None = None,
     *,
     resamples: int = 1000,
     report: Report = ignore_report,
-) -> Compared:
-    """Measure each run on the test part and compare all with the first, by a paired bootstrap."""
+) -> RunComparison:
+    """Measure runs on the test part and compare each with the first, by a paired bootstrap over queries.
+
+    Args:
+        paths: the folders of two or more finished runs; the first is the baseline
+        spec: data to measure all runs on; each run's own by default, which must then be the same images
+        ks: the K of Recall@K
+        resamples: bootstrap resamples
+        report: hears of the progress
+
+    Raises:
+        InvalidInput: fewer than two runs, or runs with different test images
+    """
     if len(paths) < 2:
-        raise InvalidInput(f"{len(paths)} run was given: a comparison takes two or more, the first is the baseline")
-    models = [TrainedModel(path, report) for path in paths]
-    examples = [examples_of_run(model, spec) for model in models]
+        raise InvalidInput(f"runs: expected two or more, the first of which is the baseline, got {len(paths)}")
+    models = [open_run(path, report) for path in paths]
+    examples = [embed_examples(model, spec) for model in models]
     first = examples[0].about or {}
     for other in examples[1:]:
         about = other.about or {}
         if about["fingerprint"] != first["fingerprint"]:
             raise InvalidInput(
                 f"{first['run']} and {about['run']} have different test images (data {first['data']!r} and "
-                f"{about['data']!r}): a paired comparison needs the same queries; give --data SPEC to measure all "
-                "runs on the same data"
+                f"{about['data']!r}), but a paired comparison needs the same queries; give --data SPEC to measure "
+                "all runs on the same data"
             )
-    results = tuple(evaluation(one, ks, resamples=resamples, clustered=False) for one in examples)
-    return Compared(
+    results = tuple(evaluate_examples(one, ks, resamples=resamples, clustered=False) for one in examples)
+    return RunComparison(
         runs=tuple(str(path) for path in paths),
-        settings=differing([model.config for model in models]),
+        settings=find_differing_settings([model.config for model in models]),
         evaluations=results,
         differences=tuple(
             evaluate.compare(results[0].retrieval, other.retrieval, resamples=resamples) for other in results[1:]
@@ -73,10 +84,10 @@ def compared(
     )
 
 
-def differing(configs: list[Config]) -> dict[str, list[Any]]:
-    """The keys that are not the same in all, with the value of each.
+def find_differing_settings(configs: list[Config]) -> dict[str, list[Any]]:
+    """The keys whose values are not the same in all configurations, with the value in each.
 
-    >>> differing([Config(), Config().with_values({"alpha": 1.0})])
+    >>> find_differing_settings([Config(), Config().with_values({"alpha": 1.0})])
     {'alpha': [2.0, 1.0]}
     """
     plain = [config.model_dump(mode="json") for config in configs]
@@ -88,10 +99,10 @@ def differing(configs: list[Config]) -> dict[str, list[Any]]:
     return found
 
 
-def setting(value: Any) -> str:
-    """The value of a setting as text.
+def format_setting(value: Any) -> str:
+    """The value of a setting as text, for tables.
 
-    >>> setting(["pos-neg", "anc-neg"]), setting([]), setting(None)
+    >>> format_setting(["pos-neg", "anc-neg"]), format_setting([]), format_setting(None)
     ('pos-neg, anc-neg', 'none', '-')
     """
     if isinstance(value, list):

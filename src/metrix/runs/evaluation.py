@@ -1,4 +1,4 @@
-"""Measure a run, or embeddings from anywhere: retrieval and clustering on the test part."""
+"""Retrieval and clustering measures of a run, or of embeddings from files."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from numpy.typing import NDArray
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Retrieval
-from metrix.runs.embedding import Embedded, TrainedModel, write_or_explain
-from metrix.runs.reading import read_embeddings, read_labels
+from metrix.runs.embedding_files import read_embeddings, read_labels
+from metrix.runs.output import write_output
+from metrix.runs.trained_model import TrainedModel
 from metrix.train.measuring import KS, KS_LARGE
 
 FORMAT = 1
-CLUSTERED_AT_MOST = 200_000_000  # examples x classes; k-means past it takes minutes and is done on request
+CLUSTERED_AT_MOST = 200_000_000  # examples × classes; above it k-means takes minutes, so it must be asked for
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Labelled embeddings to measure; with a gallery, they are the queries."""
+    """Labelled embeddings to measure; if there is a gallery, `vectors` are the queries."""
 
     vectors: NDArray[Any]  # (n, d)
     labels: NDArray[Any]  # (n,)
     gallery: NDArray[Any] | None = None
     gallery_labels: NDArray[Any] | None = None
-    about: dict[str, Any] | None = None  # where they come from
+    about: dict[str, Any] | None = None  # where they come from, for reports
 
     @property
     def everything(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -42,7 +43,7 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What was measured, on what."""
+    """The measures, and what was measured."""
 
     about: dict[str, Any]
     retrieval: Retrieval
@@ -58,7 +59,7 @@ class Evaluation:
         }
 
     def write_per_class(self, path: Path) -> None:
-        """A CSV with a line for each class: its queries and the mean of each measure."""
+        """Write a CSV with one line per class: its number of queries and the mean of each measure."""
         per_class = self.retrieval.per_class
         measures = list(self.retrieval.means)
 
@@ -69,12 +70,12 @@ class Evaluation:
                 for label, row in per_class.items():
                     writer.writerow([label, row["queries"], *(repr(row[name]) for name in measures)])
 
-        write_or_explain(path, write)
+        write_output(path, write)
 
 
-def examples_of_run(model: TrainedModel, spec: str | None = None, part: str = "test") -> Examples:
-    """Embeddings of a part of a run's data, or of other data; queries and gallery where they are separate."""
-    dataset = model.dataset(spec)
+def embed_examples(model: TrainedModel, spec: str | None = None, part: str = "test") -> Examples:
+    """Embed a part of a run's data, or of the data `spec`; the test part gives queries and gallery if they differ."""
+    dataset = model.open_data(spec)
     about = {
         "run": str(model.run.path),
         "data": spec if spec is not None else model.config.data.data,
@@ -83,37 +84,37 @@ def examples_of_run(model: TrainedModel, spec: str | None = None, part: str = "t
         "model": model.digest,
     }
     if part == "test" and dataset.separate_gallery:
-        queries, gallery = model.embedded("query", spec), model.embedded("gallery", spec)
+        queries, gallery = model.embed("query", spec), model.embed("gallery", spec)
         about["fingerprint"] = f"{queries.fingerprint}{gallery.fingerprint}"
         return Examples(queries.vectors, queries.labels, gallery.vectors, gallery.labels, about)
-    found: Embedded = model.embedded(part, spec)
+    found = model.embed(part, spec)
     about["fingerprint"] = found.fingerprint
     return Examples(found.vectors, found.labels, about=about)
 
 
-def examples_of_files(
+def read_examples(
     embeddings: Path, labels: Path | None, gallery: Path | None = None, gallery_labels: Path | None = None
 ) -> Examples:
-    """Embeddings and labels from files; a Parquet file can hold both."""
+    """Read embeddings and labels from files; a Parquet file can hold both."""
     if (gallery is None) and (gallery_labels is not None):
-        raise InvalidInput("--gallery-labels without --gallery-embeddings: give both, or neither")
-    vectors, names = _labelled(embeddings, labels, "--labels")
+        raise InvalidInput("--gallery-labels: expected --gallery-embeddings with it, got none; give both, or neither")
+    vectors, names = _read_labelled(embeddings, labels, "--labels")
     about: dict[str, Any] = {"embeddings": str(embeddings)}
     if gallery is None:
         return Examples(vectors, names, about=about)
-    searched, searched_names = _labelled(gallery, gallery_labels, "--gallery-labels")
+    searched, searched_names = _read_labelled(gallery, gallery_labels, "--gallery-labels")
     about["gallery"] = str(gallery)
     return Examples(vectors, names, searched, searched_names, about)
 
 
-def _labelled(embeddings: Path, labels: Path | None, flag: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_labelled(embeddings: Path, labels: Path | None, flag: str) -> tuple[NDArray[Any], NDArray[Any]]:
     if labels is None and embeddings.suffix.lower() != ".parquet":
-        raise InvalidInput(f"{embeddings} without labels: give them with {flag} FILE (.csv, .npy, .txt or .parquet)")
+        raise InvalidInput(f"{embeddings} has no labels: give them with {flag} FILE (.csv, .npy, .txt or .parquet)")
     vectors = read_embeddings(embeddings)
     return vectors, read_labels(labels or embeddings, len(vectors), embeddings)
 
 
-def evaluation(
+def evaluate_examples(
     examples: Examples,
     ks: tuple[int, ...] | None = None,
     *,
@@ -121,7 +122,15 @@ def evaluation(
     approximate: bool = False,
     clustered: bool | None = None,
 ) -> Evaluation:
-    """Retrieval and, unless there are very many, clustering (`clustered` True or False decides it)."""
+    """Measure retrieval and clustering.
+
+    Args:
+        examples: the embeddings
+        ks: the K of Recall@K; the usual ones of the dataset by default
+        resamples: bootstrap resamples of the queries, for confidence intervals
+        approximate: search an approximate index instead of all of the gallery
+        clustered: whether to measure clustering; None does unless there are very many examples and classes
+    """
     about = dict(examples.about or {})
     chosen = ks or KS_LARGE.get(about.get("layout", ""), KS)
     searcher = None
@@ -147,11 +156,11 @@ def evaluation(
     return Evaluation(about, retrieval, found)
 
 
-def record(model: TrainedModel, result: Evaluation, own_test: bool) -> Path:
-    """Write the evaluation into the run: `evaluation.json` for its own test part, another name for other data."""
+def write_evaluation(model: TrainedModel, result: Evaluation, own_test: bool) -> Path:
+    """Write an evaluation into the run's folder: as `evaluation.json` if it is of its own test part (`own_test`)."""
     mark = result.about["fingerprint"][:12]
     name = "evaluation.json" if own_test else f"evaluation-{result.about['part']}-{mark}.json"
     path = model.run.path / name
     text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False) + "\n"
-    write_or_explain(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_output(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return path

@@ -1,7 +1,7 @@
-"""Embeddings for other programs: Parquet, or NumPy with a table beside it.
+"""Export of embeddings for other programs: Parquet, or NumPy with a CSV table beside it.
 
-Blocks go to a hidden folder beside the output first, so an interrupted export goes on where it was, with
-any number of processes. The process that completes the last block puts them together.
+Blocks are written to a hidden folder beside the output first, so an interrupted export continues where it was, with
+any number of processes. The process that completes the last block assembles them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 
 from metrix.data import Dataset, Part
 from metrix.errors import InvalidInput
-from metrix.runs.embedding import Blocks, TrainedModel, write_or_explain
+from metrix.runs.embedding_blocks import EmbeddingBlocks
+from metrix.runs.output import write_output
+from metrix.runs.trained_model import TrainedModel
 
 COLUMNS = ("id", "path", "label", "part")
 _ABOUT = b"metrix"
@@ -31,35 +33,45 @@ def export(
     share: tuple[int, int] = (0, 1),
     overwrite: bool = False,
 ) -> bool:
-    """Embed a part into a file (.parquet, .npy) or a folder; False if other processes still have to finish."""
-    output = _target(output)
-    dataset = model.dataset(spec)
-    part = model.part(dataset, part_name)
+    """Embed a part and write it to a file.
+
+    Args:
+        model: the model of a run, from `open_run`
+        output: FILE.parquet, FILE.npy, or a folder, which gets embeddings.npy
+        spec: other data than the run's own
+        part_name: test, train or all
+        share: (rank, world size) of this process, if several export together
+        overwrite: replace a file with other content
+
+    Returns:
+        Whether the output is complete; False if other processes still have to finish their share.
+    """
+    output = _output_file(output)
+    dataset = model.open_data(spec)
+    part = model.select_part(dataset, part_name)
     about: dict[str, Any] = {
         "run": str(model.run.path),
         "data": spec if spec is not None else model.config.data.data,
         "part": part_name,
         "images": len(part),
         "dim": model.config.model.dim,
-        "key": model.key(dataset, part),
+        "key": model.embeddings_key(dataset, part),
     }
-    before = _about(output)
+    before = _read_about(output)
     if before is not None and before.get("key") == about["key"]:
         return True
     if output.exists() and not overwrite:
-        raise InvalidInput(
-            f"{output} is there already and holds something else: choose another name, or give --overwrite"
-        )
-    blocks = Blocks(output.with_name(f".{output.name}.{about['key'][:16]}"), len(part))
+        raise InvalidInput(f"{output} already exists with other content: choose another name, or give --overwrite")
+    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{about['key'][:16]}"), len(part))
     try:
         blocks.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{output.parent} cannot be written: {error.strerror}; choose another place") from error
-    model.embed(dataset, part, blocks, share)
-    with blocks.alone():
+    model.fill_blocks(blocks, dataset, part, share)
+    with blocks.locked():
         if blocks.missing:
-            # another process may have put everything together in the meantime
-            now = _about(output)
+            # another process may have assembled the blocks in the meantime
+            now = _read_about(output)
             return now is not None and now.get("key") == about["key"]
         if output.suffix == ".parquet":
             _write_parquet(output, dataset, part, blocks, about)
@@ -69,10 +81,10 @@ def export(
     return True
 
 
-def share_of_process(environment: Callable[[str], str | None]) -> tuple[int, int]:
-    """(rank, world size) as torchrun and its kin set them: RANK and WORLD_SIZE.
+def read_process_share(environment: Callable[[str], str | None]) -> tuple[int, int]:
+    """(rank, world size) from the variables RANK and WORLD_SIZE, which launchers such as torchrun set.
 
-    >>> share_of_process({"RANK": "1", "WORLD_SIZE": "4"}.get)
+    >>> read_process_share({"RANK": "1", "WORLD_SIZE": "4"}.get)
     (1, 4)
     """
     given = environment("RANK"), environment("WORLD_SIZE")
@@ -82,23 +94,23 @@ def share_of_process(environment: Callable[[str], str | None]) -> tuple[int, int
         rank, world = -1, 0
     if not 0 <= rank < world:
         raise InvalidInput(
-            f"RANK={given[0]} and WORLD_SIZE={given[1]} in the environment: accepted are whole numbers, rank from 0 "
-            "to world size - 1"
+            "RANK and WORLD_SIZE: expected integers with 0 ≤ RANK < WORLD_SIZE in the environment, got "
+            f"{given[0]} and {given[1]}"
         )
     return rank, world
 
 
-def _target(output: Path) -> Path:
-    """The file to write; a folder gets embeddings.npy."""
+def _output_file(output: Path) -> Path:
+    """The file to write; `embeddings.npy` if a folder is given."""
     if output.suffix.lower() in (".parquet", ".npy"):
         return output
     if output.suffix and not output.is_dir():
-        raise InvalidInput(f"-o {output}: accepted are FILE.parquet, FILE.npy and a folder (without a suffix)")
+        raise InvalidInput(f"-o: expected FILE.parquet, FILE.npy or a folder (without a suffix), got {output}")
     return output / "embeddings.npy"
 
 
-def _about(output: Path) -> dict[str, Any] | None:
-    """What a complete output says of itself; None if it is not there or not ours."""
+def _read_about(output: Path) -> dict[str, Any] | None:
+    """The description that an export wrote with its output; None if there is no output, or another program's."""
     try:
         if output.suffix == ".parquet":
             import pyarrow.parquet as pq
@@ -123,7 +135,7 @@ def _columns(dataset: Dataset, part: Part, rows: range) -> dict[str, list[Any]]:
     }
 
 
-def _write_parquet(output: Path, dataset: Dataset, part: Part, blocks: Blocks, about: dict[str, Any]) -> None:
+def _write_parquet(output: Path, dataset: Dataset, part: Part, blocks: EmbeddingBlocks, about: dict[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -145,11 +157,11 @@ def _write_parquet(output: Path, dataset: Dataset, part: Part, blocks: Blocks, a
                 columns = {**_columns(dataset, part, blocks.rows(number)), "vector": vectors}
                 writer.write_table(pa.table(columns, schema=schema))
 
-    write_or_explain(output, write)
+    write_output(output, write)
 
 
-def _write_numpy(output: Path, dataset: Dataset, part: Part, blocks: Blocks, about: dict[str, Any]) -> None:
-    """The array last, so that where it is, the table is too; what is said of it after that."""
+def _write_numpy(output: Path, dataset: Dataset, part: Part, blocks: EmbeddingBlocks, about: dict[str, Any]) -> None:
+    """Write the table, then the array, then the description: an output with a description is complete."""
 
     def table(temporary: Path) -> None:
         with temporary.open("w", newline="", encoding="utf-8") as file:
@@ -166,7 +178,7 @@ def _write_numpy(output: Path, dataset: Dataset, part: Part, blocks: Blocks, abo
             for number in range(blocks.count):
                 file.write(np.ascontiguousarray(blocks.read(number), dtype="<f4").tobytes())
 
-    write_or_explain(output.with_suffix(".csv"), table)
-    write_or_explain(output, array)
+    write_output(output.with_suffix(".csv"), table)
+    write_output(output, array)
     text = json.dumps(about, indent=2) + "\n"
-    write_or_explain(output.with_suffix(".json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_output(output.with_suffix(".json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))

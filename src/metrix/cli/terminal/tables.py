@@ -9,7 +9,7 @@ from rich.table import Table
 
 from metrix.evaluate import Estimate
 from metrix.evaluate.metrics import METRICS, find_metric, metric_name, sort_keys
-from metrix.runs.comparison import Compared, setting
+from metrix.runs.comparison import RunComparison, format_setting
 from metrix.runs.evaluation import Evaluation
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _describe(result: Evaluation) -> list[str]:
     return lines
 
 
-def build_comparison_tables(result: Compared) -> list[Table]:
+def build_comparison_tables(result: RunComparison) -> list[Table]:
     """Build the tables of a comparison: settings that differ, measures of each run, differences to the first."""
     tables = []
     if result.settings:
@@ -66,7 +66,7 @@ def build_comparison_tables(result: Compared) -> list[Table]:
         for run in result.runs:
             settings.add_column(run, overflow="fold")
         for key, values in result.settings.items():
-            settings.add_row(key, *(setting(value) for value in values))
+            settings.add_row(key, *(format_setting(value) for value in values))
         tables.append(settings)
     first = result.evaluations[0].retrieval
     names = [*(find_metric("recall@1").key_at(k) for k in first.ks), find_metric("map@r").key]

@@ -14,7 +14,7 @@ from metrix.report.page.escaping import slug
 from metrix.report.page.html import render_html
 from metrix.report.page.markdown import render_markdown
 from metrix.report.page.pictures import gallery_drawing
-from metrix.runs.embedding import write_or_explain
+from metrix.runs.output import write_output
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Page:
         contents[path.with_suffix(".md")] = self.markdown(_seen_from(path.parent, folder)).encode()
         contents[path] = self.html().encode()  # last: where it is, the rest is too
         for place, content in contents.items():
-            write_or_explain(place, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+            write_output(place, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
         return [path, path.with_suffix(".md"), folder]
 
     @staticmethod
@@ -98,7 +98,7 @@ def write_figure(figure: Figure, folder: Path) -> list[Path]:
         folder / f"{figure.name}.svg": standalone(figure.svg).encode(),
     }
     for path, content in contents.items():
-        write_or_explain(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+        write_output(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
     return list(contents)
 
 

@@ -36,9 +36,9 @@ def retrieved_section(subjects: Sequence[Subject], spec: str | None, queries: in
 def _galleries(group: list[Measured], spec: str | None, queries: int, seed: int, suffix: str) -> list[Gallery]:
     first = group[0]
     labels, gallery_labels = first.test.labels, first.test.gallery_labels
-    dataset = first.model.dataset(spec)
-    asked = _pictures(first.model.part(dataset, "test" if gallery_labels is None else "query"))
-    searched = None if gallery_labels is None else _pictures(first.model.part(dataset, "gallery"))
+    dataset = first.model.open_data(spec)
+    asked = _pictures(first.model.select_part(dataset, "test" if gallery_labels is None else "query"))
+    searched = None if gallery_labels is None else _pictures(first.model.select_part(dataset, "gallery"))
     searchers = {one.name: NeighbourSearch(one.test.vectors, one.test.gallery) for one in group}
 
     def shown(rows: NDArray[Any], caption: str, name: str) -> Gallery:

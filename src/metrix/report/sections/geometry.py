@@ -19,10 +19,10 @@ from metrix.report.sections import missing
 from metrix.runs.analysis import (
     Utilization,
     estimate_to_dict,
-    geometry,
-    mixed_embeddings,
-    utilization_of_examples,
+    measure_geometry,
+    measure_utilization,
 )
+from metrix.runs.mixed_examples import mix_embeddings
 from metrix.search import Index
 from metrix.train.batches import Report
 
@@ -39,10 +39,10 @@ def geometry_section(subjects: Sequence[Subject], test_only: bool, seed: int, re
     why: list[str] = []
     shown = measured(subjects)
     for done, one in enumerate(shown, 1):
-        found[one.name] = geometry(one.test)
+        found[one.name] = measure_geometry(one.test)
         if not test_only:
             try:
-                used = utilization_of_examples(one.test, one.train, EPOCHS, config=one.config, seed=seed)
+                used = measure_utilization(one.test, one.train, EPOCHS, config=one.config, seed=seed)
                 found[one.name]["utilization"] = used
             except MetrixError as error:
                 why.append(f"utilization of {one.name}: {error}")
@@ -107,7 +107,7 @@ def _maps(shown: Sequence[Measured], found: Found, seed: int) -> list[Block]:
         return []
     one = next((one for one in able if one.config.mixing.mixup), able[0])
     draws, random = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-    mixed = np.concatenate(list(mixed_embeddings(one.train, one.config, 1, draws)))
+    mixed = np.concatenate(list(mix_embeddings(one.train, one.config, 1, draws)))
     queries = _unit(random.permutation(one.test.vectors)[:DRAWN_QUERIES])
     drawn = [_near(_unit(some), queries, random) for some in (one.train.vectors, mixed)]
     maps = draw_utilization_maps(drawn[0], drawn[1], queries, name="utilization", seed=seed)

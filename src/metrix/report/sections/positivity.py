@@ -13,7 +13,7 @@ from metrix.report.figures.positivity import draw_positivity
 from metrix.report.page import Block, Section, Text
 from metrix.report.reported_runs import Subject, measured
 from metrix.report.sections import missing
-from metrix.runs.analysis import loss_of, positivity
+from metrix.runs.analysis import build_analysed_loss, measure_positivity
 from metrix.runs.evaluation import Examples
 from metrix.train.batches import Report
 
@@ -33,8 +33,8 @@ def positivity_section(
     for done, one in enumerate(shown, 1):
         try:
             train = _some_classes(one.train, seed)
-            loss = loss_of(one.config, {}, len(np.unique(train.labels)))
-            found[one.name] = positivity(train, loss, one.config, seed)
+            loss = build_analysed_loss(one.config, {}, len(np.unique(train.labels)))
+            found[one.name] = measure_positivity(train, loss, one.config, seed)
         except MetrixError as error:
             why.append(f"{one.name}: {error}")
         report("positivity", done, len(shown))

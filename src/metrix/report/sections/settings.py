@@ -8,7 +8,7 @@ from typing import Any
 
 from metrix.report.page import Block, Column, Section, Table, Text
 from metrix.report.reported_runs import Subject
-from metrix.runs.comparison import differing, setting
+from metrix.runs.comparison import find_differing_settings, format_setting
 from metrix.train.config import sections
 
 
@@ -16,9 +16,9 @@ def settings_section(subjects: Sequence[Subject]) -> Section:
     """The settings, those that differ first."""
     blocks: list[Block] = [_runs(subjects)]
     if len(subjects) > 1:
-        different = differing([subject.config for subject in subjects])
+        different = find_differing_settings([subject.config for subject in subjects])
         if different:
-            rows = [[key, *(setting(value) for value in values)] for key, values in different.items()]
+            rows = [[key, *(format_setting(value) for value in values)] for key, values in different.items()]
             columns = [Column("setting"), *(Column(subject.name, text=True) for subject in subjects)]
             blocks.append(Table(columns, rows, "Settings that differ", name="settings-differ"))
         else:
@@ -52,7 +52,7 @@ def _same(subject: Subject, different: dict[str, list[Any]], several: bool) -> T
     for section in dict.fromkeys(sections().values()):
         keys = [key for key, of in sections().items() if of == section and key not in different]
         # What was not given is left out: it has no value of its own.
-        values = [f"{key} = {setting(plain[section][key])}" for key in keys if plain[section][key] is not None]
+        values = [f"{key} = {format_setting(plain[section][key])}" for key in keys if plain[section][key] is not None]
         rows.append([section, ", ".join(values)])
     caption = "Settings that are the same in all runs" if several else "All settings"
     return Table([Column("section"), Column("settings", text=True)], rows, caption, name="settings")

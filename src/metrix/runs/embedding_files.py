@@ -1,4 +1,4 @@
-"""Embeddings and labels from files of any origin. Nothing is unpickled."""
+"""Readers of embeddings and labels in files of other programs. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from metrix.errors import DataError, unknown_choice
 EMBEDDINGS = (".npy", ".parquet", ".csv")
 LABELS = (".csv", ".npy", ".txt", ".parquet")
 VECTOR_COLUMNS = ("vector", "embedding", "embeddings")
-ABOUT = ("id", "path", "label", "part")  # columns of a table that are not numbers of the embedding
+ABOUT = ("id", "path", "label", "part")  # columns of a table that are not part of the embedding
 
 
 def read_embeddings(path: Path) -> NDArray[Any]:
-    """Embeddings (n, d): an array in .npy; a list column `vector`, or columns of numbers, in .parquet; .csv."""
-    kind = _kind(path, EMBEDDINGS, "embeddings")
+    """Read embeddings (n, d): an array (.npy), a .csv, or a column `vector` or columns of numbers (.parquet)."""
+    kind = _check_kind(path, EMBEDDINGS, "embeddings")
     if kind == ".npy":
-        values = _array(path)
+        values = _read_array(path)
     elif kind == ".parquet":
-        values = _vectors_of_table(path)
+        values = _read_vectors_of_table(path)
     else:
-        values = _vectors_of_lines(path)
+        values = _read_vectors_of_lines(path)
     if values.ndim != 2 or values.dtype.kind not in "fiu":
         raise DataError(
-            f"{path} holds an array of shape {values.shape} and type {values.dtype}: accepted are embeddings (n, d) of "
-            "numbers, one row for each example"
+            f"{path}: expected embeddings (n, d) of numbers, one row for each example, got an array of shape "
+            f"{values.shape} and type {values.dtype}"
         )
     return values
 
 
 def read_labels(path: Path, count: int, embeddings: Path) -> NDArray[Any]:
-    """Labels of `count` embeddings: column `label`, or the only column, of a table; an array; lines of text."""
-    kind = _kind(path, LABELS, "labels")
+    """Read labels of `count` embeddings: the column `label`, or the only one, of a table; an array; lines of text."""
+    kind = _check_kind(path, LABELS, "labels")
     if kind == ".npy":
-        labels = _array(path)
+        labels = _read_array(path)
         if labels.ndim != 1:
-            raise DataError(f"{path} holds an array of shape {labels.shape}: accepted is (n,), one label for each row")
+            raise DataError(f"{path}: expected labels of shape (n,), one for each row, got {labels.shape}")
     elif kind == ".parquet":
-        labels = np.array(_parquet(path, "label").to_pylist())
+        labels = np.array(_read_parquet(path, "label").to_pylist())
     elif kind == ".txt":
-        labels = _typed(_text(path).splitlines())
+        labels = _convert_labels(_read_text(path).splitlines())
     else:
-        labels = _typed(_label_column(path, count))
+        labels = _convert_labels(_read_label_column(path, count))
     if len(labels) != count:
         raise DataError(
-            f"{path} has {len(labels):,} labels and {embeddings} has {count:,} embeddings: one label for each row is "
-            "needed, in the same order"
+            f"{path}: expected {count:,} labels, one for each row of {embeddings} in the same order, "
+            f"got {len(labels):,}"
         )
     return labels
 
 
-def _kind(path: Path, accepted: tuple[str, ...], what: str) -> str:
+def _check_kind(path: Path, expected: tuple[str, ...], what: str) -> str:
     kind = path.suffix.lower()
-    if kind not in accepted:
-        raise unknown_choice(f"kind of file for {what}", path.suffix or path.name, accepted)
+    if kind not in expected:
+        raise unknown_choice(f"kind of file for {what}", path.suffix or path.name, expected)
     if not path.is_file():
-        raise DataError(f"{path} does not exist: give a file with {what} ({', '.join(accepted)})")
+        raise DataError(f"{path} does not exist: give a file with {what} ({', '.join(expected)})")
     return kind
 
 
-def _array(path: Path) -> NDArray[Any]:
+def _read_array(path: Path) -> NDArray[Any]:
     try:
         values = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise DataError(
-            f"{path} cannot be read as a NumPy array ({error}): accepted is what np.save writes for numbers or text; "
+            f"{path} cannot be read as a NumPy array ({error}): expected what np.save writes for numbers or text; "
             "objects are not read, since that would run code from the file"
         ) from error
     if not isinstance(values, np.ndarray):
@@ -77,7 +77,7 @@ def _array(path: Path) -> NDArray[Any]:
     return values
 
 
-def _names(path: Path) -> list[str]:
+def _read_names(path: Path) -> list[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -87,12 +87,12 @@ def _names(path: Path) -> list[str]:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _parquet(path: Path, column: str | None = None) -> Any:
+def _read_parquet(path: Path, column: str | None = None) -> Any:
     """A table, or one column of it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = _names(path)
+    names = _read_names(path)
     if column is not None and column not in names:
         raise DataError(f"{path} has no column {column!r}: it has {', '.join(names)}")
     try:
@@ -102,12 +102,12 @@ def _parquet(path: Path, column: str | None = None) -> Any:
     return table if column is None else table[column].combine_chunks()
 
 
-def _vectors_of_table(path: Path) -> NDArray[Any]:
+def _read_vectors_of_table(path: Path) -> NDArray[Any]:
     import pyarrow as pa
 
-    lists = [name for name in VECTOR_COLUMNS if name in _names(path)]
+    lists = [name for name in VECTOR_COLUMNS if name in _read_names(path)]
     if lists:
-        column = _parquet(path, lists[0])
+        column = _read_parquet(path, lists[0])
         if column.null_count:
             raise DataError(
                 f"{path}: column {lists[0]!r} is empty in {column.null_count} rows; every row needs a vector"
@@ -115,10 +115,10 @@ def _vectors_of_table(path: Path) -> NDArray[Any]:
         lengths = set(pa.compute.list_value_length(column).to_pylist())
         if len(lengths) != 1:
             raise DataError(
-                f"{path}: vectors of {len(lengths)} different lengths in column {lists[0]!r}; one is accepted"
+                f"{path}: vectors of {len(lengths)} different lengths in column {lists[0]!r}; expected one length"
             )
         return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), -1)
-    table = _parquet(path)
+    table = _read_parquet(path)
     numbers = [name for name in table.schema.names if name not in ABOUT]
     other = [name for name in numbers if not _is_number(table.schema.field(name).type)]
     if not numbers or other:
@@ -133,25 +133,25 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-def _vectors_of_lines(path: Path) -> NDArray[Any]:
-    rows = _rows(path)
+def _read_vectors_of_lines(path: Path) -> NDArray[Any]:
+    rows = _read_rows(path)
     names = [cell.strip() for cell in rows[0]]
-    headed = not all(_float(cell) is not None for cell in names)
+    headed = not all(_parse_float(cell) is not None for cell in names)
     used = [c for c, name in enumerate(names) if not (headed and name in ABOUT)]
     values = np.empty((len(rows) - headed, len(used)))
     for n, row in enumerate(rows[headed:]):
         if len(row) != len(names):
             raise DataError(f"{path}, line {n + 1 + headed}: {len(row)} cells where the first line has {len(names)}")
         for k, c in enumerate(used):
-            number = _float(row[c])
+            number = _parse_float(row[c])
             if number is None:
                 raise DataError(f"{path}, line {n + 1 + headed}: {row[c]!r} is not a number")
             values[n, k] = number
     return values
 
 
-def _label_column(path: Path, count: int) -> list[str]:
-    rows = _rows(path)
+def _read_label_column(path: Path, count: int) -> list[str]:
+    rows = _read_rows(path)
     names = [cell.strip() for cell in rows[0]]
     if "label" in names:
         column, rows = names.index("label"), rows[1:]
@@ -160,7 +160,7 @@ def _label_column(path: Path, count: int) -> list[str]:
         rows = rows[1:] if len(rows) == count + 1 else rows  # one line more than embeddings is a header
     else:
         raise DataError(
-            f"{path} has no column 'label': its first line is {', '.join(map(repr, names[:8]))}; accepted is a table "
+            f"{path} has no column 'label': its first line is {', '.join(map(repr, names[:8]))}; expected a table "
             "with a column named label, or with a single column"
         )
     short = [n for n, row in enumerate(rows) if len(row) <= column]
@@ -169,9 +169,9 @@ def _label_column(path: Path, count: int) -> list[str]:
     return [row[column] for row in rows]
 
 
-def _rows(path: Path) -> list[list[str]]:
+def _read_rows(path: Path) -> list[list[str]]:
     try:
-        rows = [row for row in csv.reader(_text(path).splitlines()) if row]
+        rows = [row for row in csv.reader(_read_text(path).splitlines()) if row]
     except csv.Error as error:
         raise DataError(f"{path} cannot be read as CSV: {error}") from error
     if not rows:
@@ -179,22 +179,22 @@ def _rows(path: Path) -> list[list[str]]:
     return rows
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error.reason}") from error
 
 
-def _float(cell: str) -> float | None:
+def _parse_float(cell: str) -> float | None:
     try:
         return float(cell)
     except ValueError:
         return None
 
 
-def _typed(cells: list[str]) -> NDArray[Any]:
-    """Whole numbers if all are, text otherwise; `1` and `01` are different classes, so they stay text."""
+def _convert_labels(cells: list[str]) -> NDArray[Any]:
+    """Integers if all cells are, text otherwise; `1` and `01` are different classes, so they stay text."""
     stripped = [cell.strip() for cell in cells]
     try:
         numbers = [int(cell) for cell in stripped]

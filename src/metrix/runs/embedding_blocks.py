@@ -1,0 +1,112 @@
+"""Embeddings of a part in blocks, each a file, until the part is complete.
+
+An interrupted embedding therefore continues where it was, and several processes can each embed a share of the blocks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.files import lock
+from metrix.runs.output import write_output
+
+BLOCK = 256  # images embedded at a time, and rows of a file
+STALLED = 120.0  # seconds without a new block after which other processes are taken for dead
+
+
+class EmbeddingBlocks:
+    """Embeddings of `rows` images as files of a folder, one per block; a block's file is complete or absent."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self.folder, self.total = folder, rows
+        self.count = -(-rows // BLOCK)
+
+    def rows(self, number: int) -> range:
+        """The images of a block."""
+        return range(number * BLOCK, min((number + 1) * BLOCK, self.total))
+
+    def file(self, number: int) -> Path:
+        """The file of a block."""
+        return self.folder / f"{number:08d}.npy"
+
+    def has(self, number: int) -> bool:
+        """Whether a block is embedded."""
+        return self.file(number).is_file()
+
+    @property
+    def missing(self) -> list[int]:
+        """The blocks that are not embedded yet."""
+        return [number for number in range(self.count) if not self.has(number)]
+
+    def write(self, number: int, vectors: NDArray[np.float32]) -> None:
+        """Write the embeddings of a block."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+        def save(path: Path) -> None:
+            with path.open("wb") as file:
+                np.save(file, vectors)
+
+        write_output(self.file(number), save)
+
+    def read(self, number: int) -> NDArray[np.float32]:
+        """The embeddings of a block."""
+        vectors: NDArray[np.float32] = np.load(self.file(number), allow_pickle=False)
+        return vectors
+
+    def read_all(self) -> NDArray[np.float32]:
+        """The embeddings of all blocks as one array (rows, d)."""
+        first = self.read(0)
+        vectors = np.empty((self.total, first.shape[1]), dtype=np.float32)
+        for number in range(self.count):
+            rows = self.rows(number)
+            vectors[rows.start : rows.stop] = self.read(number)
+        return vectors
+
+    def remove(self) -> None:
+        """Delete all blocks."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold a lock, so that one process at a time assembles the blocks."""
+        path = self.folder.with_name(f"{self.folder.name}.lock")
+        with lock(path):
+            yield
+            with suppress(OSError):  # an open file cannot be removed on Windows
+                path.unlink()
+
+    def wait_for_others(self, complete: Callable[[], bool]) -> None:
+        """Wait until other processes have written the missing blocks, or `complete`, or they seem to have died."""
+        missing, since = len(self.missing), time.monotonic()
+        while missing and time.monotonic() - since < STALLED and not complete():
+            time.sleep(0.2)
+            now = len(self.missing)
+            if now != missing:
+                missing, since = now, time.monotonic()
+
+
+class BlocksInMemory(EmbeddingBlocks):
+    """Blocks kept in memory, for folders that cannot be written."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(Path(), rows)
+        self.held: dict[int, NDArray[np.float32]] = {}
+
+    def has(self, number: int) -> bool:
+        """Whether a block is embedded."""
+        return number in self.held
+
+    def write(self, number: int, vectors: NDArray[np.float32]) -> None:
+        """Keep the embeddings of a block."""
+        self.held[number] = vectors
+
+    def read(self, number: int) -> NDArray[np.float32]:
+        """The embeddings of a block."""
+        return self.held[number]

@@ -1,0 +1,32 @@
+"""Files that commands write where the user asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from metrix.errors import InvalidInput
+from metrix.files import write_atomically
+
+
+def write_output(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file atomically; a path that cannot be written raises `InvalidInput`.
+
+    Args:
+        path: the file to write; its folder must exist
+        write: called with a temporary path, which it must create and fill
+    """
+    try:
+        write_atomically(path, write)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place") from error
+
+
+def make_output_folder(run: Path | None, given: Path | None) -> Path:
+    """Create the folder for the files of an analysis: the given one, else `analysis` in the run or here."""
+    folder = given or (run / "analysis" if run is not None else Path("analysis"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder {folder} cannot be made: {error.strerror}; choose another with -o") from error
+    return folder

@@ -1,0 +1,265 @@
+"""The model of a finished run: open it, and embed any data with it, each image once.
+
+Embeddings of a part are kept in the run's folder (`embeddings/test.safetensors`) and used again for as long as the
+model and the images stay the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import warnings
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix import data
+from metrix.data import Dataset, Part
+from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
+from metrix.model import Embedder
+from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
+from metrix.runs.embedding_blocks import BlocksInMemory, EmbeddingBlocks
+from metrix.runs.output import write_output
+from metrix.train.batches import (
+    Report,
+    build_views,
+    embed_batches,
+    ignore_report,
+    open_data,
+    select_training_part,
+)
+from metrix.train.build import build_embedder
+from metrix.train.config import Config
+from metrix.train.run_folder import RunFolder, open_run_folder
+
+PARTS = ("test", "train", "all")
+FOLDER = "embeddings"
+_KEY = "metrix_key"
+
+
+def open_run(
+    path: Path, report: Report = ignore_report, *, initial: bool = False, share: tuple[int, int] = (0, 1)
+) -> TrainedModel:
+    """Open a finished run: its model, and the data that it was trained and measured on.
+
+    Args:
+        path: the folder of the run
+        report: hears of the progress of long work, such as embedding
+        initial: take the model before the first step, built again from the settings and the seed
+        share: (rank, world size) of this process, if several processes embed the same data
+
+    Raises:
+        InvalidInput: there is no run at this path, or it is not finished
+    """
+    run = open_run_folder(Path(path))
+    model = TrainedModel(run, report, initial, share)
+    if not initial and not model.weights.is_file():
+        raise InvalidInput(
+            f"{path} has no trained model yet, because the run is not finished; resume it with "
+            f"metrix train --resume {path}"
+        )
+    return model
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartEmbeddings:
+    """Unit embeddings of a part, with the class name of each."""
+
+    vectors: NDArray[np.float32]  # (n, d)
+    labels: NDArray[np.str_]  # (n,)
+    fingerprint: str  # of the images
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+
+class TrainedModel:
+    """The model of a run and its data; `open_run` gives one."""
+
+    def __init__(self, run: RunFolder, report: Report, initial: bool, share: tuple[int, int]) -> None:
+        self.run, self.report, self.initial, self.share = run, report, initial, share
+        self.weights = run.path / RUN_MODEL / WEIGHTS_FILE
+        self._datasets: dict[str | None, Dataset] = {}
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings of the run."""
+        return self.run.config
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The network in evaluation mode, loaded when it is first needed."""
+        network = self._build_initial() if self.initial else Embedder.load(self.run.path)
+        return network.to(_device()).eval()
+
+    def _build_initial(self) -> Embedder:
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.train.seed)
+            return build_embedder(self.config)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the weights."""
+        digest = hashlib.sha256()
+        if self.initial:
+            for name, tensor in self.embedder.state_dict().items():
+                digest.update(name.encode() + tensor.cpu().numpy().tobytes())
+            return digest.hexdigest()
+        with self.weights.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    def open_data(self, spec: str | None = None) -> Dataset:
+        """The run's own data, or the data `spec`, split with the run's settings."""
+        if spec not in self._datasets:
+            values = {} if spec is None else {"data": spec, "layout": None, "holdout": 0.0}
+            self._datasets[spec] = open_data(self.config.with_values(values), self.report, in_memory=False)
+        return self._datasets[spec]
+
+    def select_part(self, dataset: Dataset, name: str) -> Part:
+        """A part of a dataset: `all` is every image, `train` of the run's own data what the run was trained on."""
+        if name == "all":
+            good = np.setdiff1d(np.arange(len(dataset.catalogue)), [b.position for b in dataset.broken])
+            return Part(dataset, good, np.unique(dataset.catalogue.labels))
+        if name == "train" and dataset is self._datasets.get(None):
+            return select_training_part(self.config, dataset)
+        if name not in (*PARTS, *data.PARTS):
+            raise unknown_choice("part", name, PARTS)
+        return dataset.part(name)
+
+    def with_test_view(self, dataset: Dataset, part: Part) -> Part:
+        """A part under the test view, which has no randomness."""
+        _, view = build_views(self.config, self.embedder.data_config, dataset.catalogue.layout)
+        return part.with_transform(view)
+
+    def embeddings_key(self, dataset: Dataset, part: Part, images: str | None = None) -> str:
+        """SHA-256 of all that the embeddings of a part depend on: weights, images, when files last changed, view.
+
+        `images` is the fingerprint of the part's images, if it is known.
+        """
+        catalogue = dataset.catalogue
+        images = images or fingerprint_images(dataset, part)
+        digest = hashlib.sha256(f"{self.digest}|{images}|{self.config.data.image_size}".encode())
+        if catalogue.root is not None:
+            changed = [catalogue.file(i).stat().st_mtime_ns for i in part.indices.tolist()]
+            digest.update(np.array(changed, dtype=np.int64).tobytes())
+            digest.update(self.config.data.cache.encode())  # cached images are resized, so their pixels differ
+        return digest.hexdigest()
+
+    def fill_blocks(
+        self, blocks: EmbeddingBlocks, dataset: Dataset, part: Part, share: tuple[int, int] = (0, 1)
+    ) -> None:
+        """Embed the missing blocks of a part; with `share` = (rank, world size), only those of that process."""
+        import torch
+
+        rank, world = share
+        mine = range(rank, blocks.count, world)
+        missing = [number for number in mine if not blocks.has(number)]
+        if not missing:
+            return
+        still = self.with_test_view(dataset, part)
+        batches = [list(blocks.rows(number)) for number in missing]
+        of = sum(len(blocks.rows(number)) for number in mine)
+        done = of - sum(map(len, batches))
+        with torch.inference_mode():
+            vectors = embed_batches(self.embedder, still, batches, _device(), self.config.data.workers)
+            for number, block in zip(missing, vectors, strict=True):
+                blocks.write(number, block.numpy())
+                done += len(block)
+                self.report("embedding", done, of)
+
+    def embed(self, name: str = "test", spec: str | None = None) -> PartEmbeddings:
+        """Embeddings of a part of the run's data, or of the data `spec`; kept in the run's folder.
+
+        >>> open_run(Path("runs/birds")).embed("test").vectors.shape  # doctest: +SKIP
+        (5924, 512)
+        """
+        dataset = self.open_data(spec)
+        part = self.select_part(dataset, name)
+        images = fingerprint_images(dataset, part)
+        key = self.embeddings_key(dataset, part, images)
+        labels = np.array(part.class_names)[part.labels.numpy()]
+        stem = f"{name}-initial" if self.initial else name
+        stem = stem if spec is None else f"{stem}-{images[:12]}"
+        kept = self.run.path / FOLDER / f"{stem}.safetensors"
+        vectors = _read_kept(kept, key)
+        if vectors is None:
+            vectors = self._embed_and_keep(dataset, part, kept, key)
+        return PartEmbeddings(vectors, labels, images)
+
+    def _embed_and_keep(self, dataset: Dataset, part: Part, kept: Path, key: str) -> NDArray[np.float32]:
+        from safetensors.numpy import save_file
+
+        blocks = self._open_blocks(kept, key, len(part))
+        if isinstance(blocks, BlocksInMemory):
+            self.fill_blocks(blocks, dataset, part)
+            return blocks.read_all()
+        self.fill_blocks(blocks, dataset, part, self.share)
+        if self.share[1] > 1:
+            blocks.wait_for_others(lambda: _read_kept(kept, key) is not None)
+        with blocks.locked():
+            vectors = _read_kept(kept, key)  # another process may have assembled the blocks
+            if vectors is None:
+                self.fill_blocks(blocks, dataset, part)  # blocks of processes that died
+                vectors = found = blocks.read_all()
+                write_output(kept, lambda path: save_file({"embeddings": found}, path, metadata={_KEY: key}))
+            blocks.remove()
+        return vectors
+
+    def _open_blocks(self, kept: Path, key: str, rows: int) -> EmbeddingBlocks:
+        blocks = EmbeddingBlocks(kept.parent / f".{kept.stem}-{key[:16]}", rows)
+        try:
+            kept.parent.mkdir(exist_ok=True)
+            blocks.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            warnings.warn(
+                f"{kept.parent} cannot be written ({error.strerror}): embeddings are not kept",
+                MetrixWarning,
+                stacklevel=5,
+            )
+            return BlocksInMemory(rows)
+        return blocks
+
+
+def fingerprint_images(dataset: Dataset, part: Part) -> str:
+    """SHA-256 of the images of a part and their labels: equal for runs that were measured on the same images."""
+    whole, at = dataset.catalogue, part.indices
+    chosen = at.tolist()
+    only = dataclasses.replace(
+        whole,
+        paths=tuple(whole.paths[i] for i in chosen),
+        labels=whole.labels[at],
+        parts=np.full(len(at), "", dtype=np.str_),
+        boxes=None if whole.boxes is None else tuple(whole.boxes[i] for i in chosen),
+        categories=None,
+        pixels=None if whole.pixels is None else whole.pixels[at],
+    )
+    return only.fingerprint()
+
+
+def _read_kept(path: Path, key: str) -> NDArray[np.float32] | None:
+    """Embeddings kept under this key; None if there are none, or the file is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            if (file.metadata() or {}).get(_KEY) != key:
+                return None
+            vectors: NDArray[np.float32] = file.get_tensor("embeddings")
+            return vectors
+    except (SafetensorError, OSError):
+        return None
+
+
+def _device() -> Any:
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
