@@ -203,7 +203,7 @@ def largest_tensor(call):
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_mixup_says_why_not(name):
-    with pytest.raises(MetrixError, match=r"cannot be mixed: .* can be\. Accepted are .*--mixup none"):
+    with pytest.raises(MetrixError, match=r"cannot be mixed: .* can be\. Expected .*--mixup none"):
         Metrix(build(name))
 
 

@@ -61,5 +61,5 @@ def test_a_loss_of_another_form_trains(batch: tuple[Tensor, Tensor]) -> None:
 def test_it_cannot_be_mixed_and_says_why() -> None:
     with pytest.raises(InvalidInput, match=r"Spread cannot be mixed: it is about no pairs at all.*--mixup none"):
         Metrix(Spread())
-    with pytest.raises(InvalidInput, match="accepted is a module with forward"):
+    with pytest.raises(InvalidInput, match="expected a module with forward"):
         Clean("triplet")  # type: ignore[arg-type]

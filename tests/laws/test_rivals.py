@@ -13,7 +13,7 @@ from torch import nn
 
 from metrix import IMix, MetrixWarning, MoCHi, PoolLinear, ProxySynthesis
 from metrix.core.mixed import Interpolated
-from metrix.core.rivals.base import partners
+from metrix.core.rivals.base import draw_partners
 from tests.laws.test_laws import batch, build
 from tests.losses_table import PAIR_LOSSES, PROXY_LOSSES
 
@@ -60,7 +60,7 @@ def test_the_order_of_the_batch_does_not_matter(method, name, sample, shuffler):
     order = torch.tensor(order)
     place = order.argsort()
     objective = METHODS[method](build(name))
-    partner = partners(labels, torch.Generator().manual_seed(0))
+    partner = draw_partners(labels, torch.Generator().manual_seed(0))
 
     def value(order, lam, partner):
         if isinstance(objective, MoCHi):
@@ -88,7 +88,7 @@ def test_the_order_of_the_batch_does_not_matter(method, name, sample, shuffler):
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=12), st.integers(0, 1000))
 def test_partners_are_of_another_class(labels, seed):
     labels = torch.tensor(labels)
-    found = partners(labels, torch.Generator().manual_seed(seed))
+    found = draw_partners(labels, torch.Generator().manual_seed(seed))
     if found is None:
         assert (labels == labels[0]).all()
     else:
@@ -97,7 +97,7 @@ def test_partners_are_of_another_class(labels, seed):
 
 def test_partners_are_drawn_uniformly():
     labels, generator = torch.tensor([1, 0, 2, 1, 1]), torch.Generator().manual_seed(0)
-    drawn = torch.stack([partners(labels, generator) for _ in range(3000)])
+    drawn = torch.stack([draw_partners(labels, generator) for _ in range(3000)])
     for example, others in {0: [1, 2], 1: [0, 2, 3, 4], 2: [0, 1, 3, 4]}.items():
         counts = Counter(drawn[:, example].tolist())
         assert sorted(counts) == others

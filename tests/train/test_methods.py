@@ -63,9 +63,9 @@ def test_given_values_are_used() -> None:
     ("values", "message"),
     [
         ({"mixup_method": "mixco"}, r"unknown mixup_method 'mixco'; did you mean 'imix'"),
-        ({"mixup_method": "mochi", "loss": "proxy-anchor"}, "MoCHi with ProxyAnchor: .* accepted are Contrastive"),
-        ({"mixup_method": "imix", "loss": "proxy-nca++"}, "IMix with ProxyNCAPlusPlus: .* accepted are Contrastive"),
-        ({"mixup_method": "proxy-synthesis"}, "ProxySynthesis with MultiSimilarity: .* accepted are ProxyAnchor"),
+        ({"mixup_method": "mochi", "loss": "proxy-anchor"}, "MoCHi with ProxyAnchor: .* expected Contrastive"),
+        ({"mixup_method": "imix", "loss": "proxy-nca++"}, "IMix with ProxyNCAPlusPlus: .* expected Contrastive"),
+        ({"mixup_method": "proxy-synthesis"}, "ProxySynthesis with MultiSimilarity: .* expected ProxyAnchor"),
         ({"mixup_method": "mochi", "mixup": ["feature"]}, "mixup 'feature' with mixup_method 'mochi': accepted: embed"),
         ({"mixup_method": "mochi", "pairs": ["pos-neg"]}, "pairs 'pos-neg' .* accepted: neg-neg, anc-neg"),
         ({"mixup_method": "mochi", "strength": 0.4}, "strength=0.4 with .* in one loss; accepted is 1.0"),

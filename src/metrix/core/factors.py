@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from metrix.core.validation import interpolation
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.core.validation import check_lam, check_positive
+from metrix.errors import unknown_choice
 
 LAM_PER = ("pair", "batch")
 RowsOfFactors = Callable[[Tensor], Tensor]
@@ -29,35 +30,25 @@ class Factors:
         """λ of all pairs, (left, right) or listed."""
         device, dtype = self.like.device, self.like.dtype
         if self.given is not None:
-            return interpolation(torch.as_tensor(self.given, dtype=dtype, device=device), shape)
+            return check_lam(torch.as_tensor(self.given, dtype=dtype, device=device), shape)
         return draw(shape if self.per_pair else (), self.alpha, self.generator, device, dtype).expand(shape)
 
     def rows(self, shape: tuple[int, int]) -> RowsOfFactors:
-        """The same for a matrix that is not held: a function from numbers of rows to these rows.
+        """λ of a matrix (left, right) that is too large to hold: a function from numbers of rows to these rows.
 
-        A row has a generator of its own, seeded from one draw of the passed generator and the number of the
-        row. So λ of a pair is the same whenever it is asked for, and all of them follow from that one draw.
+        The counter of a counter-based generator starts at the number of the row, and its key is one draw of the
+        passed generator. So λ of a pair is the same whenever it is asked for.
         """
         if self.given is not None or not self.per_pair:
             lam = self.matrix(shape)
             return lambda rows: lam.index_select(0, rows)
-        seed, like = choose(2**32, self.generator), self.like
-        own = torch.Generator(_source(self.generator, like.device))
-
-        def drawn(rows: Tensor) -> Tensor:
-            out = like.new_empty(len(rows), shape[1])
-            for row, number in zip(out, rows.tolist(), strict=True):
-                own.manual_seed(_scrambled(seed + number))
-                row.copy_(draw((shape[1],), self.alpha, own, like.device, like.dtype))
-            return out
-
-        return drawn
+        key = choose(2**32, self.generator)
+        return lambda rows: _draw_rows(rows, shape[1], self.alpha, key, self.like)
 
 
 def check_drawing(alpha: float, lam_per: str) -> None:
-    """Refuse what λ cannot be drawn with."""
-    if not alpha > 0:
-        raise InvalidInput(f"alpha={alpha}: accepted is a number above 0")
+    """Raise an error for an α or a `lam_per` that λ cannot be drawn with."""
+    check_positive("alpha", alpha)
     if lam_per not in LAM_PER:
         raise unknown_choice("lam_per", lam_per, LAM_PER)
 
@@ -77,9 +68,7 @@ def draw(
     if alpha == 1.0:
         return torch.rand(shape, generator=generator, device=at, dtype=dtype).to(device)
     if alpha == 2.0:
-        u = torch.rand(shape, generator=generator, device=at, dtype=dtype).to(device)
-        # the root in [0, 1] of the distribution function 3λ² - 2λ³ = u
-        return u.mul_(2.0).sub_(1.0).asin_().div_(3.0).sin_().add_(0.5)
+        return _beta_2(torch.rand(shape, generator=generator, device=at, dtype=dtype).to(device))
     shapes = torch.full((2, *shape), alpha, device=at, dtype=torch.float64)
     gammas = torch._standard_gamma(shapes, generator)
     lam = gammas[0] / gammas.sum(0)
@@ -102,12 +91,20 @@ def _source(generator: torch.Generator | None, device: torch.device) -> torch.de
     return device if device.type == "cuda" else torch.device("cpu")
 
 
-def _scrambled(number: int) -> int:
-    """One of the 2³² seeds that a CPU generator tells apart; a bijection, so no two rows share one.
+def _beta_2(u: Tensor) -> Tensor:
+    """Uniform numbers, in place, to draws from Beta(2, 2): the root in [0, 1] of 3λ² - 2λ³ = u."""
+    return u.mul_(2.0).sub_(1.0).asin_().div_(3.0).sin_().add_(0.5)
 
-    Neighbouring numbers get seeds that have nothing in common (the last steps of the MurmurHash3).
-    """
-    x = number & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return x ^ (x >> 16)
+
+def _draw_rows(rows: Tensor, columns: int, alpha: float, key: int, like: Tensor) -> Tensor:
+    """Some rows of a matrix of independent draws from Beta(α, α), each the same whichever others are asked for."""
+    out = np.empty((len(rows), columns), np.float64 if like.dtype == torch.float64 else np.float32)
+    for row, number in zip(out, rows.tolist(), strict=True):
+        # the highest of the four words of the counter: no row is long enough to reach the next one's numbers
+        random = np.random.Generator(np.random.Philox(key=key, counter=number << 192))
+        if alpha in (1.0, 2.0):
+            random.random(out=row, dtype=row.dtype)
+        else:
+            row[:] = random.beta(alpha, alpha, columns)
+    lam = torch.from_numpy(out).to(like.device, like.dtype)
+    return _beta_2(lam) if alpha == 2.0 else lam

@@ -32,8 +32,8 @@ def positions(features: Tensor) -> Tensor:
     if features.ndim == 2:
         return features.unsqueeze(1)
     raise ShapeError(
-        f"features of shape {tuple(features.shape)}: accepted are maps (n, channels, height, width), "
-        "tokens (n, positions, channels) and vectors (n, channels)"
+        "features: expected maps (n, channels, height, width), tokens (n, positions, channels) or vectors "
+        f"(n, channels), got shape {tuple(features.shape)}"
     )
 
 

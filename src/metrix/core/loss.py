@@ -28,7 +28,7 @@ from metrix.core.generic import (
     weights,
 )
 from metrix.core.sets import Sets
-from metrix.core.validation import class_labels, unit, warn_unusable
+from metrix.core.validation import check_labels, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]
@@ -80,7 +80,7 @@ class Loss(nn.Module):
 
         Of a batch gathered from several processes, `division` says which anchors are this one's.
         """
-        labels = class_labels(labels, len(embeddings))
+        labels = check_labels(labels, len(embeddings))
         share = division.of_examples()
         if share is None:
             return Sets.of_examples(embeddings, labels)
@@ -96,7 +96,7 @@ class Loss(nn.Module):
 
         The sums and counts of several processes are added up first.
         """
-        totals, anchors = ranks.added_up(totals, anchors)
+        totals, anchors = ranks.add_up(totals, anchors)
         value = (totals.sums / totals.counts.clamp_min(1)).sum()
         usable = int(totals.anchors)
         if usable == 0:
@@ -163,7 +163,7 @@ class GenericLoss(Loss):
         def checked(name: str, function: Function | None, default: Function | None = identity) -> Function:
             function = default if function is None else function
             if not callable(function):
-                raise InvalidInput(f"{name}={function!r}: accepted is a function of a tensor")
+                raise InvalidInput(f"{name}: expected a function of a tensor, got {function!r}")
             return function
 
         super().__init__(
@@ -193,7 +193,7 @@ class ProxyLoss(Loss):
                 f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {dim}: "
                 f"give the loss dim={embeddings.shape[1]}"
             )
-        return class_labels(labels, len(embeddings), num_classes)
+        return check_labels(labels, len(embeddings), num_classes)
 
     def unit_proxies(self) -> Tensor:
         """Proxies of unit norm, in at least float32."""

@@ -46,7 +46,7 @@ class CrossBatchMemory(nn.Module):
         """How many slots hold an embedding."""
         return min(int(self.stored), self.size)
 
-    def extended(self, sets: Sets) -> Sets:
+    def extend(self, sets: Sets) -> Sets:
         """The sets of a batch with the memory among the candidates."""
         filled = self.filled
         if filled == 0 or int(self.steps) < self.after:

@@ -20,7 +20,7 @@ from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import unit
+from metrix.core.validation import check_not_negative, unit
 from metrix.errors import InvalidInput, check_integer
 
 
@@ -65,13 +65,10 @@ class Metrix(Objective):
         self.mixup = _names("mixup", mixup, MIXUP_TYPES)
         self.pairs = _names("pairs", pairs, PAIR_KINDS)
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
-        if not strength >= 0:
-            raise InvalidInput(f"strength={strength}: accepted is a number from 0")
         check_drawing(alpha, lam_per)
-        if memory_budget < 1:
-            raise InvalidInput(f"memory_budget={memory_budget}: accepted is a number of bytes from 1")
-        self.strength, self.alpha, self.lam_per = float(strength), float(alpha), lam_per
-        self.renormalise, self.generator, self.memory_budget = renormalise, generator, memory_budget
+        self.strength, self.alpha, self.lam_per = check_not_negative("strength", strength), float(alpha), lam_per
+        self.renormalise, self.generator = renormalise, generator
+        self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
@@ -102,10 +99,10 @@ class Metrix(Objective):
         """eq. loss-final: the clean loss, then the mixed loss of what a mixup type of the step mixes."""
         mixup = self.mixup[choose(len(self.mixup), self.generator)]
         kind = self._draw_pairs()
-        batch = self.gathered(embeddings, labels)
+        batch = self.gather(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             own = self._sets(batch)
-            sets = self.extended(own)
+            sets = self.extend(own)
             self.remember(own)
             clean, left_out_clean = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
@@ -124,8 +121,8 @@ class Metrix(Objective):
 
         n counts the embeddings of a memory, too.
         """
-        batch = self.gathered(embeddings, labels)
-        sets = self.extended(self._sets(batch))
+        batch = self.gather(embeddings, labels)
+        sets = self.extend(self._sets(batch))
         return self._mixed(None, None, batch, sets, "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
@@ -138,7 +135,7 @@ class Metrix(Objective):
     ) -> Tensor:
         """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
         split = check_model(model)
-        batch = self.gathered(split.head(features), labels)
+        batch = self.gather(split.head(features), labels)
         return self._mixed(split, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
@@ -151,7 +148,7 @@ class Metrix(Objective):
     ) -> Tensor:
         """eq. loss-mixed with input mixup."""
         split = check_model(model)
-        batch = self.gathered(split.head(split.features(inputs)), labels)
+        batch = self.gather(split.head(split.features(inputs)), labels)
         return self._mixed(split, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
 
     def explain(self, model: AnyModel | None = None) -> str:
@@ -199,10 +196,10 @@ class Metrix(Objective):
         mixture = mixup_type.mixture(model, source, options)
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"
-        generator = self.ranks.own(self.generator) if local and per_pair else self.generator
+        generator = self.ranks.own_generator(self.generator) if local and per_pair else self.generator
         factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
         mixed, left_out = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest)
-        return gather.tied(mixed), left_out
+        return gather.tie(mixed), left_out
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]
@@ -224,9 +221,7 @@ def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, 
         return tuple(MIXUP_TYPES[name].hard_negatives for name in mixup)
     each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)
     if len(each) != len(mixup):
-        raise InvalidInput(
-            f"hard_negatives={given} for mixup={mixup}: accepted is one number, or one for each mixup type"
-        )
+        raise InvalidInput(f"hard_negatives: expected one number, or one for each mixup type of {mixup}, got {given}")
     return tuple(k if k is None else check_integer("hard_negatives", k, least=1) for k in each)
 
 

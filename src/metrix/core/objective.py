@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metrix.core.choices import Choice
 from metrix.core.compute.micro_batches import embed
-from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gathered_batch
+from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gather_batch
 from metrix.core.loss import Loss
 from metrix.core.memory import CrossBatchMemory
 from metrix.core.sets import Sets
@@ -60,23 +60,23 @@ class Objective(nn.Module):
         """
         name, loss = type(self).__name__, type(self.loss).__name__
         if not self.takes_memory:
-            raise InvalidInput(f"a memory with {name}: accepted are the clean loss (Clean) and Metrix")
+            raise InvalidInput(f"memory: expected the clean loss (Clean) or Metrix, got {name}")
         if not isinstance(self.loss, Loss):
             raise InvalidInput(
-                f"a memory with {loss}: it has no set of candidates that a memory could extend; accepted are the "
-                "losses of Table 1 whose positives and negatives are examples"
+                "memory: expected a loss of Table 1 whose positives and negatives are examples, got "
+                f"{loss}, which has no set of candidates to extend"
             )
         if self.loss.candidate_role == "proxies":
             raise InvalidInput(
-                f"a memory with {loss}: its positives and negatives are proxies, so past embeddings have no place; "
-                "accepted are losses whose positives and negatives are examples, such as multi-similarity"
+                "memory: expected a loss whose positives and negatives are examples, such as multi-similarity, got "
+                f"{loss}, whose positives and negatives are proxies"
             )
         self.memory = CrossBatchMemory(size, dim, after)
         return self
 
-    def extended(self, sets: Sets) -> Sets:
+    def extend(self, sets: Sets) -> Sets:
         """The sets of a batch with the memory among the candidates, if there is one."""
-        return sets if self.memory is None else self.memory.extended(sets)
+        return sets if self.memory is None else self.memory.extend(sets)
 
     def remember(self, sets: Sets) -> None:
         """Put the examples of a training batch into the memory, if there is one."""
@@ -93,16 +93,16 @@ class Objective(nn.Module):
 
         >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").across_ranks()   # under torchrun
         """
-        self.ranks = Ranks.joined(group, mix)
-        self.generator = self.ranks.agreed(self.generator)
+        self.ranks = Ranks.join(group, mix)
+        self.generator = self.ranks.agree_on(self.generator)
         loss: Any = self.loss
         if hasattr(loss, "generator"):  # a loss that draws
-            loss.generator = self.ranks.agreed(loss.generator)
+            loss.generator = self.ranks.agree_on(loss.generator)
         return self
 
-    def gathered(self, embeddings: Tensor, labels: Tensor) -> Batch:
+    def gather(self, embeddings: Tensor, labels: Tensor) -> Batch:
         """Embeddings and labels of the global batch: the one place where parts of a batch come together."""
-        return gathered_batch(embeddings, labels, self.ranks)
+        return gather_batch(embeddings, labels, self.ranks)
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """One training step of a model on a batch."""
@@ -205,7 +205,7 @@ class EmbeddingObjective(Objective):
         """The loss of embeddings (n, d), which need not be normalised: where a PML loss stood."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
-        batch = self.gathered(embeddings, labels)
+        batch = self.gather(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.parts_of(batch).loss
 
@@ -216,7 +216,7 @@ class EmbeddingObjective(Objective):
         else:
             assert isinstance(model, nn.Module), "a model has features and head, or is a module that embeds"
             embeddings = model(inputs)
-        batch = self.gathered(embeddings, labels)
+        batch = self.gather(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             loss, clean, left_out = self.parts_of(batch)
         mixed = loss.detach() - clean.detach()
@@ -238,7 +238,7 @@ class Clean(EmbeddingObjective):
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
         if not isinstance(loss, nn.Module):
-            raise InvalidInput(f"loss={loss!r}: accepted is a module with forward(embeddings, labels)")
+            raise InvalidInput(f"loss: expected a module with forward(embeddings, labels), got {loss!r}")
         self.loss = loss
 
     def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
@@ -249,7 +249,7 @@ class Clean(EmbeddingObjective):
         """The loss itself; one of the generic form with the own share of the anchors only."""
         if isinstance(self.loss, Loss):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-            value, left_out = self.loss.clean(self.extended(sets))
+            value, left_out = self.loss.clean(self.extend(sets))
             self.remember(sets)
         else:
             value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0

@@ -1,7 +1,8 @@
 """Losses of pytorch-metric-learning (PML) as rows of the generic form, parameters included.
 
-A translated loss has the value of the PML loss on the clean batch, and shares its proxies. PML is not
-imported: a loss is known by the names of its class and of its distance.
+A translated loss has the value of the PML loss on the clean batch. It shares the proxies of ProxyNCALoss and
+ProxyAnchorLoss, and starts from a copy of the weights of NormalizedSoftmaxLoss, which are transposed there. PML is
+not imported: a loss is recognised by the names of its class and of its distance.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def from_pml(loss: nn.Module) -> Loss:
         why = getattr(loss, "not_generic", None) or NOT_GENERIC.get(name, unknown)
         known = ", ".join(sorted(_TRANSLATIONS))
         raise InvalidInput(
-            f"{name} cannot be mixed: {why}. Accepted are the losses of Table 1 in metrix.losses and PML's {known}; "
+            f"{name} cannot be mixed: {why}. Expected a loss of Table 1 in metrix.losses or one of PML's {known}; "
             "without mixup (--mixup none, metrix.Clean) it trains as it is"
         )
     for regularizer in ("embedding_regularizer", "weight_regularizer"):
@@ -93,7 +94,7 @@ def from_pml(loss: nn.Module) -> Loss:
     expected = type(loss.get_default_reducer()).__name__  # type: ignore[operator]
     for given in _reducers(loss):
         if given != expected:
-            raise InvalidInput(f"{name} with {given}: accepted is its default reducer, {expected}")
+            raise InvalidInput(f"{name}: expected its default reducer, {expected}, got {given}")
     return translate(loss)
 
 
@@ -103,7 +104,7 @@ def _reducers(loss: Any) -> list[str]:
     return [type(r).__name__ for r in ([loss.reducer] if parts is None else parts.values())]
 
 
-def _similarity(loss: Any, *accepted: str) -> str:
+def _similarity(loss: Any, *expected: str) -> str:
     """cosine, euclidean or squared: how the distance of a PML loss depends on the cosine of unit vectors."""
     distance = loss.distance
     name, normalised = type(distance).__name__, distance.normalize_embeddings
@@ -112,11 +113,10 @@ def _similarity(loss: Any, *accepted: str) -> str:
         kind = "cosine"
     elif name == "LpDistance" and distance.p == 2 and normalised and distance.power in (1, 2):
         kind = "euclidean" if distance.power == 1 else "squared"
-    if kind not in accepted:
+    if kind not in expected:
         raise InvalidInput(
-            f"{type(loss).__name__} with {name}(p={distance.p}, power={distance.power}, "
-            f"normalize_embeddings={normalised}): accepted are distances of unit vectors of the kind "
-            f"{' or '.join(accepted)}"
+            f"{type(loss).__name__}: expected a {' or '.join(expected)} distance of unit vectors, got "
+            f"{name}(p={distance.p}, power={distance.power}, normalize_embeddings={normalised})"
         )
     return kind
 

@@ -64,7 +64,7 @@ class _Unit(torch.autograd.Function):
         return torch.addcmul(grad, out, along, value=-1.0).div_(norm), None
 
 
-def divided_by_norm(x: Tensor, norm: Tensor) -> Tensor:
+def divide_by_norm(x: Tensor, norm: Tensor) -> Tensor:
     """x / norm for norm = ‖x‖ (n, 1): the gradient of both in one go."""
     out: Tensor = _Unit.apply(x, norm)
     return out

@@ -23,7 +23,8 @@ from metrix.core.choices import by_name
 from metrix.core.functions import Exponential, Hinge, Log, Log1p, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
-from metrix.errors import InvalidInput, check_integer, unknown_choice
+from metrix.core.validation import check_positive
+from metrix.errors import check_integer, unknown_choice
 
 __all__ = [
     "NCA",
@@ -39,13 +40,13 @@ __all__ = [
 
 def nca_row(temperature: float, include_positive: bool) -> Row:
     """The NCA rows: -log Σ⁺ e^{x/T} + log Σ⁻ e^{x/T}."""
-    rho = Exponential(1.0 / positive("temperature", temperature))
+    rho = Exponential(1.0 / check_positive("temperature", temperature))
     return Row(identity, Log(-1.0), Log(), rho, rho, include_positive)
 
 
 def similarity_row(beta: float, gamma: float, margin: float, negative_margin: float, weighted: bool) -> Row:
     """The rows of log(1 + Σ e^…): multi-similarity and proxy anchor weighted by 1/β and 1/γ."""
-    beta, gamma = positive("beta", beta), positive("gamma", gamma)
+    beta, gamma = check_positive("beta", beta), check_positive("gamma", gamma)
     return Row(
         tau=identity,
         sigma_pos=Log1p(1.0 / beta if weighted else 1.0),
@@ -175,13 +176,6 @@ class ProxyNCAPlusPlus(ProxyCandidateLoss):
 
 def _proxies(num_classes: int, dim: int) -> torch.Tensor:
     return torch.empty(check_integer("num_classes", num_classes, least=1), check_integer("dim", dim, least=1))
-
-
-def positive(name: str, value: float) -> float:
-    """The value, if it is above zero."""
-    if not value > 0:
-        raise InvalidInput(f"{name}={value}: accepted is a number above 0")
-    return float(value)
 
 
 TABLE1: dict[str, LossEntry] = by_name(

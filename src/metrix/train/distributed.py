@@ -84,7 +84,7 @@ class Team:
     def __init__(self, fabric: Any, sharded: bool = False) -> None:
         self.fabric, self.sharded = fabric, sharded
         self.rank, self.size = int(fabric.global_rank), int(fabric.world_size)
-        self.ranks: Ranks = Ranks.joined() if self.size > 1 else ALONE
+        self.ranks: Ranks = Ranks.join() if self.size > 1 else ALONE
 
     @property
     def first(self) -> bool:
@@ -114,7 +114,7 @@ class Team:
         """Rows of all processes in the order of ranks, on the CPU; `counts` says how many each process has."""
         if self.size == 1:
             return own
-        return Division(tuple(counts), self.ranks).gathered(own.to(self.device)).cpu()
+        return Division(tuple(counts), self.ranks).gather(own.to(self.device)).cpu()
 
     def wait(self) -> None:
         """Return once every process has called this."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.similarity import gram
-from metrix.core.validation import class_labels, unit, warn_unusable
+from metrix.core.validation import check_labels, unit, warn_unusable
 from metrix.errors import InvalidInput
 
 
@@ -43,7 +43,7 @@ class Baseline(nn.Module):
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """Labels checked."""
-        return class_labels(labels, len(x))
+        return check_labels(labels, len(x))
 
     def extra_repr(self) -> str:
         """The public parameters."""

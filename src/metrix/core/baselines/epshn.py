@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline, pairs_of
 from metrix.core.similarity import gram
-from metrix.core.table1 import positive
+from metrix.core.validation import check_positive
 
 
 class EPSHN(Baseline):
@@ -26,7 +26,7 @@ class EPSHN(Baseline):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = positive("temperature", temperature)
+        self.temperature = check_positive("temperature", temperature)
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """softplus((s_n - s_p)/T), which is the same."""

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
-from metrix.core.table1 import positive
-from metrix.core.validation import at_least_float32, class_labels
+from metrix.core.validation import at_least_float32, check_labels, check_positive
 from metrix.errors import InvalidInput, check_integer
 
 
@@ -41,14 +40,14 @@ class Margin(Baseline):
         if num_classes is not None:
             check_integer("num_classes", num_classes, least=1)
         if not 0 < nearest < farthest <= 2:
-            raise InvalidInput(f"nearest={nearest}, farthest={farthest}: accepted is 0 < nearest < farthest <= 2")
-        self.margin, self.nearest, self.farthest = positive("margin", margin), nearest, farthest
+            raise InvalidInput(f"distances: expected 0 < nearest < farthest ≤ 2, got {nearest} and {farthest}")
+        self.margin, self.nearest, self.farthest = check_positive("margin", margin), nearest, farthest
         self.generator = generator
-        self.beta = nn.Parameter(torch.full((num_classes or 1,), positive("beta", beta)))
+        self.beta = nn.Parameter(torch.full((num_classes or 1,), check_positive("beta", beta)))
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """Labels checked against the classes that have a β."""
-        return class_labels(labels, len(x), len(self.beta) if len(self.beta) > 1 else None, "classes with a β")
+        return check_labels(labels, len(x), len(self.beta) if len(self.beta) > 1 else None, "classes with a β")
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums, over the number of terms that are not zero."""

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline
-from metrix.core.table1 import positive
-from metrix.core.validation import class_labels, unit
-from metrix.errors import InvalidInput, ShapeError, check_integer
+from metrix.core.validation import check_labels, check_not_negative, check_positive, unit
+from metrix.errors import ShapeError, check_integer
 
 
 class SoftTriple(Baseline):
@@ -39,9 +38,8 @@ class SoftTriple(Baseline):
         super().__init__()
         for name, value in (("num_classes", num_classes), ("dim", dim), ("centers", centers)):
             check_integer(name, value, least=1)
-        if not tau >= 0:
-            raise InvalidInput(f"tau={tau}: accepted is a number from 0")
-        self.la, self.gamma, self.tau, self.margin = positive("la", la), positive("gamma", gamma), tau, margin
+        self.la, self.gamma = check_positive("la", la), check_positive("gamma", gamma)
+        self.tau, self.margin = check_not_negative("tau", tau), margin
         # Only the direction of a centre counts, and Adam's steps are as long as the learning rate, so the length
         # of centres says how fast they turn: the authors' 1/√(C·K) would make them tumble where classes are many.
         self.centers = nn.Parameter(torch.randn(num_classes, centers, dim))
@@ -53,7 +51,7 @@ class SoftTriple(Baseline):
             raise ShapeError(
                 f"embeddings of dimension {x.shape[1]} for centres of dimension {dim}: give the loss dim={x.shape[1]}"
             )
-        return class_labels(labels, len(x), len(self.centers), "classes with centres")
+        return check_labels(labels, len(x), len(self.centers), "classes with centres")
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Cross entropy and the regulariser."""

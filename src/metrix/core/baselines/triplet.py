@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
-from metrix.core.table1 import positive
+from metrix.core.validation import check_positive
 from metrix.errors import unknown_choice
 
 MINING = ("semi-hard", "all")
@@ -31,7 +31,7 @@ class Triplet(Baseline):
         super().__init__()
         if mining not in MINING:
             raise unknown_choice("mining", mining, MINING)
-        self.margin, self.mining = positive("margin", margin), mining
+        self.margin, self.mining = check_positive("margin", margin), mining
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Σ (D_ap - D_an + m) as Σ c_ap D_ap - Σ c_an D_an + m · triplets, with the counts c of each pair."""

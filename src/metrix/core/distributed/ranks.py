@@ -54,7 +54,7 @@ class Ranks:
     mix: str = "local"
 
     @classmethod
-    def joined(cls, group: Any = None, mix: str = "local") -> Ranks:
+    def join(cls, group: Any = None, mix: str = "local") -> Ranks:
         """The processes of a group of torch.distributed that was initialised."""
         if mix not in MIX:
             raise unknown_choice("mix", mix, MIX)
@@ -69,7 +69,7 @@ class Ranks:
         """Whether there is only one process."""
         return self.size == 1
 
-    def agreed(self, generator: torch.Generator | None) -> torch.Generator | None:
+    def agree_on(self, generator: torch.Generator | None) -> torch.Generator | None:
         """A generator of the same state on all processes, that of rank 0."""
         if self.alone:
             return generator
@@ -80,7 +80,7 @@ class Ranks:
         generator.set_state(state.cpu())
         return generator
 
-    def own(self, generator: torch.Generator | None) -> torch.Generator:
+    def own_generator(self, generator: torch.Generator | None) -> torch.Generator:
         """A generator of this process alone, from one draw of the generator that all have in common."""
         seed = int(torch.randint(2**62, (), generator=generator))
         return torch.Generator().manual_seed(seed + self.rank)
@@ -93,7 +93,7 @@ class Ranks:
         dist.all_gather_into_tensor(counts, counts.new_tensor([own]), group=self.group)
         return Division(tuple(counts.tolist()), self)
 
-    def added_up(self, totals: Totals, anchors: int) -> tuple[Totals, int]:
+    def add_up(self, totals: Totals, anchors: int) -> tuple[Totals, int]:
         """Sums and counts over the anchors of all processes, and how many anchors there are in all."""
         if self.alone:
             return totals, anchors
@@ -111,7 +111,7 @@ class Division(NamedTuple):
     sizes: tuple[int, ...]
     ranks: Ranks
 
-    def gathered(self, x: Tensor) -> Tensor:
+    def gather(self, x: Tensor) -> Tensor:
         """Rows of all processes, rank after rank, from those of this one; differentiable if x is."""
         if self.ranks.alone:
             return x
@@ -140,18 +140,18 @@ class Batch(NamedTuple):
     division: Division = WHOLE
 
 
-def gathered_batch(embeddings: Tensor, labels: Tensor, ranks: Ranks) -> Batch:
+def gather_batch(embeddings: Tensor, labels: Tensor, ranks: Ranks) -> Batch:
     """Embeddings and labels of all processes, from those of this one."""
     if ranks.alone:
         return Batch(embeddings, labels)
     if embeddings.ndim != 2 or labels.ndim != 1 or len(labels) != len(embeddings):
         raise ShapeError(
-            f"embeddings of shape {tuple(embeddings.shape)} and labels of shape {tuple(labels.shape)} on rank "
-            f"{ranks.rank}: accepted are (examples, dimensions) and (examples,)"
+            "embeddings and labels: expected shapes (examples, dimensions) and (examples,), got "
+            f"{tuple(embeddings.shape)} and {tuple(labels.shape)} on rank {ranks.rank}"
         )
     division = ranks.division(len(labels), embeddings.device)
     labels = labels.to(device=embeddings.device, dtype=torch.int64)
-    return Batch(division.gathered(embeddings), division.gathered(labels), division)
+    return Batch(division.gather(embeddings), division.gather(labels), division)
 
 
 class Gathering:
@@ -169,10 +169,10 @@ class Gathering:
         """The rows of all processes."""
         if self.division is None:
             return x
-        self._gathered.append(self.division.gathered(x))
+        self._gathered.append(self.division.gather(x))
         return self._gathered[-1]
 
-    def tied(self, loss: Tensor) -> Tensor:
+    def tie(self, loss: Tensor) -> Tensor:
         """The loss, which now depends on all that was gathered."""
         out: Tensor = _Tied.apply(loss, *self._gathered) if self._gathered else loss
         return out

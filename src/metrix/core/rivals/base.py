@@ -10,30 +10,36 @@ from torch import Tensor, nn
 from metrix.core.factors import Factors, check_drawing
 from metrix.core.loss import Loss, ProxyLoss
 from metrix.core.pml import generic_form
+from metrix.core.table1 import TABLE1
 from metrix.errors import InvalidInput
 
 
-def pair_loss(loss: nn.Module, method: str) -> Loss:
+def as_pair_loss(loss: nn.Module, method: str) -> Loss:
     """A loss of the generic form whose anchors, positives and negatives are all examples."""
     found = generic_form(loss)
     if isinstance(found, ProxyLoss):
         raise InvalidInput(
             f"{method} with {type(loss).__name__}: it mixes examples for other examples, and this loss compares "
-            "them with proxies; accepted are Contrastive, LiftedStructure, BinomialDeviance, MultiSimilarity, NCA "
-            "and GenericLoss. For proxies there are ProxySynthesis and Metrix"
+            f"them with proxies; expected {_classes(with_proxies=False)} or GenericLoss. For proxies there are "
+            "ProxySynthesis and Metrix"
         )
     return found
 
 
-def proxy_loss(loss: nn.Module, method: str) -> ProxyLoss:
+def as_proxy_loss(loss: nn.Module, method: str) -> ProxyLoss:
     """A loss of the generic form with a proxy for each class."""
     found = generic_form(loss)
     if not isinstance(found, ProxyLoss):
         raise InvalidInput(
-            f"{method} with {type(loss).__name__}: it mixes proxies, and this loss has none; accepted are "
-            "ProxyAnchor, ProxyNCA and ProxyNCAPlusPlus. For pairs of examples there are MoCHi, IMix and Metrix"
+            f"{method} with {type(loss).__name__}: it mixes proxies, and this loss has none; expected "
+            f"{_classes(with_proxies=True)}. For pairs of examples there are MoCHi, IMix and Metrix"
         )
     return found
+
+
+def _classes(with_proxies: bool) -> str:
+    """The classes of Table 1 with, or without, proxies."""
+    return ", ".join(loss.make.__name__ for loss in TABLE1.values() if issubclass(loss.make, ProxyLoss) == with_proxies)
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Drawing:
         return Factors(given, self.alpha, self.lam_per == "pair", generator, like).matrix(shape)
 
 
-def partners(labels: Tensor, generator: torch.Generator | None) -> Tensor | None:
+def draw_partners(labels: Tensor, generator: torch.Generator | None) -> Tensor | None:
     """For each example another one of a different class, drawn uniformly: (n,); None if there is one class only.
 
     In the order of classes, the examples of other classes are all but one stretch.

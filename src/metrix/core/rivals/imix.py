@@ -28,10 +28,10 @@ from metrix.core.loss import Loss
 from metrix.core.mixed import Mixture
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
 from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
-from metrix.core.rivals.base import Drawing, pair_loss, partners
+from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import unit
+from metrix.core.validation import check_not_negative, check_positive, unit
 from metrix.errors import InvalidInput, unknown_choice
 
 TARGETS = ("instances", "classes")
@@ -66,18 +66,17 @@ class IMix(Objective):
         memory_budget: int = 2**28,
     ) -> None:
         super().__init__()
-        self.loss: Loss = pair_loss(loss, "IMix")
+        self.loss: Loss = as_pair_loss(loss, "IMix")
         find("mixup", mixup, MIXUP_TYPES)
         if targets not in TARGETS:
             raise unknown_choice("targets", targets, TARGETS)
-        if not strength >= 0:
-            raise InvalidInput(f"strength={strength}: accepted is a number from 0")
-        if temperature is not None and not temperature > 0:
-            raise InvalidInput(f"temperature={temperature}: accepted is a number above 0, or None for the loss's form")
+        if temperature is not None:
+            check_positive("temperature", temperature)
         if temperature is not None and targets == "classes":
             raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
         self.drawing = Drawing(alpha, lam_per)
-        self.mixup, self.strength, self.targets, self.temperature = mixup, float(strength), targets, temperature
+        self.mixup, self.targets, self.temperature = mixup, targets, temperature
+        self.strength = check_not_negative("strength", strength)
         self.generator, self.memory_budget = generator, memory_budget
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
@@ -106,7 +105,7 @@ class IMix(Objective):
         labels: Tensor,
     ) -> StepOutput:
         """The clean loss, then the loss of mixed anchors."""
-        batch = self.gathered(embeddings, labels)
+        batch = self.gather(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
             clean, left_out = self.loss.clean(sets)
@@ -119,7 +118,7 @@ class IMix(Objective):
             mixture = mixup.mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
             with torch.autocast(embeddings.device.type, enabled=False):
                 mixed, left_out_mixed = self.mixed(mixture, sets, batch.labels)
-            mixed = gather.tied(mixed)
+            mixed = gather.tie(mixed)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, self.mixup, "anc-neg", left_out, left_out_mixed)
 
@@ -134,7 +133,7 @@ class IMix(Objective):
         """The loss of the mixed anchors, and how many were left out; λ and partners are drawn unless given."""
         x, n, i = sets.examples, len(labels), sets.own
         assert i is not None, "anchors are examples"
-        j = partners(labels, self.generator) if others is None else others
+        j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: no negatives
             none = torch.zeros(1, dtype=torch.int64, device=x.device)
             return self.loss.conclude(Totals(x.new_zeros(1), none, none[0]), len(i), x, ranks=sets.ranks)

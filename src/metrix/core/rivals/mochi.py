@@ -25,7 +25,7 @@ from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
 from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
 from metrix.core.pairs import PAIR_KINDS, MixingPairs, mixing_pairs, rows_of
-from metrix.core.rivals.base import Drawing, pair_loss
+from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
@@ -58,7 +58,7 @@ class MoCHi(EmbeddingObjective):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.loss: Loss = pair_loss(loss, "MoCHi")
+        self.loss: Loss = as_pair_loss(loss, "MoCHi")
         self.pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
         for kind in self.pairs or ("none",):
             if kind not in KINDS:

@@ -21,7 +21,7 @@ from metrix.core.closed_form import inverse_norms, mixed_similarity
 from metrix.core.generic import Weights
 from metrix.core.loss import ProxyLoss
 from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
-from metrix.core.rivals.base import Drawing, partners, proxy_loss
+from metrix.core.rivals.base import Drawing, as_proxy_loss, draw_partners
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
 from metrix.errors import InvalidInput
@@ -50,9 +50,9 @@ class ProxySynthesis(EmbeddingObjective):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.loss: ProxyLoss = proxy_loss(loss, "ProxySynthesis")
+        self.loss: ProxyLoss = as_proxy_loss(loss, "ProxySynthesis")
         if not 0 < ratio <= 1:
-            raise InvalidInput(f"ratio={ratio}: accepted is a number above 0 and at most 1")
+            raise InvalidInput(f"ratio: expected a number > 0 and ≤ 1, got {ratio}")
         self.drawing = Drawing(alpha, lam_per)
         self.ratio, self.generator = float(ratio), generator
 
@@ -66,7 +66,7 @@ class ProxySynthesis(EmbeddingObjective):
         """The loss with synthetic classes, and without; λ and partners are drawn unless given."""
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
-        j = partners(labels, self.generator) if others is None else others
+        j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: nothing to put another one between
             clean, left_out = self.loss.clean(sets)
             return Parts(clean, clean, left_out)
