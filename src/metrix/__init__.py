@@ -1,8 +1,11 @@
 """Deep metric learning with mixup.
 
+>>> import torch
 >>> from metrix import Metrix, losses
+>>> embeddings, labels = torch.randn(6, 128, requires_grad=True), torch.tensor([0, 0, 1, 1, 2, 2])
 >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed")
 >>> loss = objective(embeddings, labels)
+>>> loss.backward()
 """
 
 from __future__ import annotations

@@ -1,26 +1,10 @@
 from __future__ import annotations
 
-import doctest
-import importlib
-import pkgutil
 import subprocess
 import sys
 
-import pytest
-
 import metrix.evaluate
 import metrix.search
-
-MODULES = [
-    f"{package.__name__}.{module.name}"
-    for package in (metrix.evaluate, metrix.search)
-    for module in pkgutil.iter_modules(package.__path__)
-]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_are_true(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def test_importing_the_measures_does_not_import_the_engines() -> None:

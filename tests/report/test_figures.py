@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import re
 
 import numpy as np
@@ -146,10 +144,3 @@ def test_a_query_is_not_found_by_itself_among_its_copies() -> None:
     ids, _ = NeighbourSearch(same).nearest([8], k=3)
     assert ids.shape == (1, 3)
     assert 8 not in ids
-
-
-@pytest.mark.parametrize("name", ["curves", "maps"])
-def test_docstrings(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"metrix.report.figures.{name}"))
-    assert found.attempted
-    assert not found.failed

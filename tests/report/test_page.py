@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
-import importlib
 import io
 import re
 from pathlib import Path
@@ -191,10 +189,3 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="cannot be made"):
         a_page().write(tmp_path / "file" / "report.html")
-
-
-@pytest.mark.parametrize("name", ["blocks", "escaping", "csv", "pictures", "writing"])
-def test_docstrings(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"metrix.report.page.{name}"))
-    assert found.attempted
-    assert not found.failed

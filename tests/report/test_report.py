@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import re
 import shutil
 from pathlib import Path
@@ -224,10 +222,3 @@ def test_names_and_progress(runs: Path, metrix: Any) -> None:
     assert of_tag(checked(out.read_text("utf-8")), "h1") == ["<b> and two | 2"]
     assert metrix("report", *twice, "-o", out, "-q").err == ""
     assert of_tag(checked(out.read_text("utf-8")), "h1") == ["unfinished and unfinished (2)"]
-
-
-@pytest.mark.parametrize("name", ["reported_runs", "sections.cost", "sections.galleries"])
-def test_docstrings(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"metrix.report.{name}"))
-    assert found.attempted
-    assert not found.failed
