@@ -137,7 +137,7 @@ def evaluate_examples(
     if approximate:
         from metrix.search import Index
 
-        searcher = Index.build(examples.vectors if examples.gallery is None else examples.gallery, kind="approximate")
+        searcher = Index.build(examples.vectors if examples.gallery is None else examples.gallery, kind="ivf")
     retrieval = evaluate.retrieval(
         examples.vectors,
         examples.labels,

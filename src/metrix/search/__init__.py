@@ -1,5 +1,37 @@
-"""Find the nearest embeddings: an index in this process, exact or approximate."""
+"""Find the nearest embeddings: an index in memory or in a folder, on faiss or Milvus.
 
-from metrix.search.index import Found, Index
+Index                           build, create, open, search, get, add, update, delete, merge
+Items                           vectors with ids and columns; Fingerprint: which model made them
+count_pairs(...).threshold      the similarity above which two images are the same thing
+find_duplicates, find_suspects  what an index shows about its own data
+"""
 
-__all__ = ["Found", "Index"]
+from metrix.search.cleaning import Duplicates, Suspect, find_duplicates, find_suspects
+from metrix.search.faiss_store import Settings
+from metrix.search.index import Index
+from metrix.search.items import LABEL, Items
+from metrix.search.manifest import Fingerprint, Manifest, Threshold
+from metrix.search.pairs import Pairs, count_pairs
+from metrix.search.stores import ENGINES, KINDS, SUGGEST_PAST, Found, Neighbours, Store
+
+__all__ = [
+    "ENGINES",
+    "KINDS",
+    "LABEL",
+    "SUGGEST_PAST",
+    "Duplicates",
+    "Fingerprint",
+    "Found",
+    "Index",
+    "Items",
+    "Manifest",
+    "Neighbours",
+    "Pairs",
+    "Settings",
+    "Store",
+    "Suspect",
+    "Threshold",
+    "count_pairs",
+    "find_duplicates",
+    "find_suspects",
+]

@@ -1,236 +1,537 @@
-"""An index of embeddings in this process: build, search, save, load.
+"""An index of embeddings, in memory or in a folder, on faiss or on Milvus.
 
-    index = Index.build(embeddings, ids=paths)
-    ids, similarities = index.search(query, k=10)
-    index.save("birds.index")
-    index = Index.load("birds.index")
+    index = Index.build(vectors, ids=paths, columns={"label": labels})    # in memory
+    ids, similarities = index.search(queries, k=10, where=["label=cat"])
+    index.save("photos.index")
 
-`exact` compares a query with everything. `approximate` sorts the embeddings into cells around k-means
-centres and looks only into the cells nearest to the query; `search_loss` says what that misses.
+    index = Index.open("photos.index")                                    # memory-mapped
+    index.add(Items.read(more_vectors, more_paths))                       # also update, delete, merge
+
+`exact` compares a query with everything; `hnsw` and `ivf` are approximate, and `measure_recall` says what they miss.
+A change writes a new generation beside the old one and then switches to it: a process that is killed leaves the
+old index as it was, readers never see half of one, and of two writers one waits.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import zipfile
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from metrix.errors import DataError, EmbeddingError, InvalidInput, LabelError, ShapeError, check_integer, unknown_choice
-from metrix.files import write_atomically
+from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
+from metrix.files import lock
+from metrix.messages import first_few
+from metrix.search import faiss_store
+from metrix.search.faiss_store import FaissStore, Settings
+from metrix.search.filters import read_conditions
+from metrix.search.items import Items, chained, in_batches, same_columns, unit_vectors
+from metrix.search.manifest import Fingerprint, Manifest, Threshold
+from metrix.search.refining import ALPHA, expand_queries, rerank
+from metrix.search.stores import KINDS, SCAN_ROWS, Best, Found, Neighbours, Store
 
-KINDS = ("exact", "approximate")
-FORMAT = "metrix.index"
-VERSION = 1
-
-
-class Found(NamedTuple):
-    """The k nearest of each query, nearest first; where fewer are found, id -1 or "" and similarity NaN."""
-
-    ids: NDArray[Any]  # (queries, k)
-    similarities: NDArray[np.float32]  # (queries, k) cosines
+QUERIES_AT_ONCE = 1024  # of a refined search, which holds the vectors of every candidate
+LOCK = ".lock"
 
 
 class Index:
-    """Unit embeddings with an id each. Make one with `Index.build` or `Index.load`."""
+    """Items to search. Make one with `Index.build`, `Index.create` or `Index.open`."""
 
-    def __init__(self, faiss_index: Any, ids: NDArray[Any], kind: str) -> None:
-        self._faiss, self.ids, self.kind = faiss_index, ids, kind
+    def __init__(self, store: Store, manifest: Manifest, folder: Path | None = None) -> None:
+        self.store, self.manifest, self.folder = store, manifest, folder
 
     @classmethod
     def build(
         cls,
-        embeddings: object,
+        vectors: object,
         ids: object = None,
         kind: str = "exact",
         *,
-        cells: int | None = None,
-        probes: int | None = None,
-        seed: int = 0,
+        columns: Mapping[str, Sequence[Any]] | None = None,
+        settings: Settings | None = None,
     ) -> Index:
-        """Index embeddings (n, d) under n distinct ids, integers or strings; row numbers if none are given.
-
-        For the approximate kind, `cells` is how many cells there are (default 4 √n) and `probes` how many
-        of them a search looks into (default an eighth): more probes find more and take longer.
+        """An index in memory of vectors (n, d) under n distinct ids, integers or text; row numbers by default.
 
         >>> index = Index.build([[1.0, 0.0], [0.0, 1.0]], ids=["right", "up"])
-        >>> index.search([[0.1, 2.0]], k=1).ids
-        array([['up']], dtype='<U5')
+        >>> index.search([[0.1, 2.0]], k=1).ids.tolist()
+        [['up']]
         """
-        import faiss
-
         if kind not in KINDS:
             raise unknown_choice("kind", kind, KINDS)
-        unit = _unit(embeddings, "embeddings")
-        named = _read_ids(ids, len(unit))
-        if kind == "exact":
-            if cells is not None or probes is not None:
-                raise InvalidInput("cells and probes are of kind='approximate'; the exact index has none")
-            exact = faiss.IndexFlatIP(unit.shape[1])
-            exact.add(unit)
-            return cls(exact, named, kind)
-        cells = min(len(unit), 1 + round(4 * math.sqrt(len(unit)))) if cells is None else cells
-        probes = max(1, math.ceil(cells / 8)) if probes is None else probes
-        if not 1 <= probes <= cells <= len(unit):
-            raise InvalidInput(
-                f"cells={cells}, probes={probes} for {len(unit)} embeddings: accepted is "
-                "1 <= probes <= cells <= embeddings"
+        items = Items.read(vectors, ids, columns)
+        if items.vectors is vectors:
+            items = Items(items.ids, items.vectors.copy(), items.columns)  # the caller may change theirs
+        manifest = Manifest(kind=kind, dim=items.dim, columns=items.kinds, count=len(items))
+        return cls(FaissStore.build(items, kind, settings), manifest)
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | os.PathLike[str],
+        lots: Iterable[Items],
+        kind: str = "exact",
+        *,
+        store: str = "faiss",
+        model: Fingerprint | None = None,
+        root: str | None = None,
+        data: str | None = None,
+        skipped: int = 0,
+        threshold: Threshold | None = None,
+        settings: Settings | None = None,
+        count: int | None = None,
+    ) -> Index:
+        """Write an index to a folder, in bounded memory, and open it; one that is there is replaced.
+
+        Args:
+            folder: the index; it is made if it is missing.
+            lots: the items, in lots that fit in memory.
+            kind: exact, hnsw or ivf.
+            store: `faiss`, or `milvus:PATH` (embedded) or `milvus:http://HOST:PORT`.
+            model: which model made the vectors; queries of another one are then refused.
+            root: the folder that the ids are paths below; `data`: the embedded dataset that they are of instead.
+            skipped: how many images could not be read, for the record.
+            threshold: the similarity above which two images are the same thing.
+            settings: of the approximate kinds.
+            count: how many items there will be, needed for `ivf` on Milvus.
+        """
+        if kind not in KINDS:
+            raise unknown_choice("kind", kind, KINDS)
+        engine = _engine(store)
+        folder, settings, lots = Path(folder), settings or Settings(), iter(lots)
+        first = next(lots, None)
+        if first is None:
+            raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
+        if model is not None and model.dim != first.dim:
+            raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
+        with _writing(folder):
+            before = _manifest_if_sound(folder)
+            generation = 1 if before is None else before.generation + 1
+            place = _write(engine, store, folder, generation, chained(first, lots), kind, settings, count)
+            manifest = Manifest(
+                generation=generation,
+                engine=engine,
+                kind=kind,
+                place=place,
+                dim=first.dim,
+                columns=first.kinds,
+                count=0,
+                skipped=skipped,
+                root=root,
+                data=data,
+                model=model,
+                threshold=threshold,
             )
-        centres = faiss.IndexFlatIP(unit.shape[1])
-        inverted = faiss.IndexIVFFlat(centres, unit.shape[1], cells, faiss.METRIC_INNER_PRODUCT)
-        inverted.cp.min_points_per_centroid = 1  # the default warns on the terminal
-        inverted.cp.seed, inverted.nprobe = seed, probes
-        inverted.train(unit)
-        inverted.add(unit)
-        return cls(inverted, named, kind)
+            _switch(folder, manifest, before)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Index:
+        """The index in a folder. With faiss nothing is read but what a search touches."""
+        folder = Path(folder)
+        for _ in range(20):
+            manifest = Manifest.read(folder)
+            try:
+                return cls(_open_store(folder, manifest), manifest, folder)
+            except FileNotFoundError as error:
+                if Manifest.read(folder).generation == manifest.generation:  # not replaced meanwhile
+                    raise DataError(f"{folder}: expected {error.filename}, which is missing; build it anew") from error
+        raise DataError(f"{folder}: it was replaced over and over while it was opened; try again")
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.store)
 
     @property
     def dim(self) -> int:
-        """d, the number of columns of an embedding."""
-        return int(self._faiss.d)
+        """d, the number of entries of a vector."""
+        return self.store.dim
+
+    @property
+    def kind(self) -> str:
+        """exact, hnsw or ivf."""
+        return self.store.kind
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns that items have, and the kind of each: text, integer, number or boolean."""
+        return self.store.kinds
 
     def __repr__(self) -> str:
         return f"Index({len(self)} x {self.dim}, {self.kind})"
 
-    def search(self, queries: object, k: int = 10) -> Found:
-        """The k nearest embeddings of each query by cosine; k is cut to the size of the index."""
-        check_integer("k", k, least=1)
-        unit = _unit(queries, "queries")
+    def close(self) -> None:
+        """Let go of files and connections."""
+        self.store.close()
+
+    def search(
+        self,
+        queries: object,
+        k: int = 10,
+        *,
+        where: Sequence[str] = (),
+        exclude: Sequence[Any] | None = None,
+        expand: int = 0,
+        alpha: float = ALPHA,
+        rerank: int = 0,
+        model: Fingerprint | None = None,
+    ) -> Found:
+        """The k nearest items of each query by cosine; fewer if the index, or what a filter keeps, is smaller.
+
+        Args:
+            queries: vectors (q, d), in any scale.
+            k: how many.
+            where: conditions such as `label=cat` or `price<10`, all of which an item has to meet.
+            exclude: an id for each query that it must not find, as its own; None for none.
+            expand: query expansion with so many neighbours (αQE), 0 for none; `alpha` is its α.
+            rerank: k-reciprocal re-ranking of so many candidates, 0 for none. Similarities stay cosines, in the
+                new order.
+            model: the model of the queries, checked against that of the index.
+        """
+        if model is not None:
+            self.require_model(model)
+        check_integer("k", k, 1)
+        check_integer("expand", expand, 0)
+        check_integer("rerank", rerank, 0)
+        unit = unit_vectors(queries, "queries")
         if unit.shape[1] != self.dim:
-            raise ShapeError(f"queries of {unit.shape[1]} columns for an index of {self.dim}: both come from one model")
-        similarities, rows = self._faiss.search(unit, min(int(k), len(self)))
-        return Found(_named(self.ids, rows), np.where(rows < 0, np.float32(np.nan), similarities))
+            raise ShapeError(f"queries: expected dimension {self.dim}, as the index has, got {unit.shape[1]}")
+        if exclude is not None and len(exclude) != len(unit):
+            raise ShapeError(f"exclude: expected an id or None for each of {len(unit)} queries, got {len(exclude)}")
+        conditions = read_conditions(where, self.columns)
 
-    def search_loss(self, k: int = 10, sample: int = 1000, seed: int = 0) -> float:
-        """The part of the true k nearest neighbours that `search` misses, over a sample of the embeddings.
+        def find(vectors: NDArray[np.float32], depth: int, rows: slice, with_vectors: bool) -> Neighbours:
+            left_out = None if exclude is None else exclude[rows]
+            more = int(left_out is not None)
+            return _without(self.store.search(vectors, depth + more, conditions, with_vectors), left_out, depth)
 
-        Zero for the exact index.
+        if not expand and not rerank:
+            return Found(*find(unit, int(k), slice(None), False)[:2])
+        parts = []
+        for start in range(0, len(unit), QUERIES_AT_ONCE):
+            rows = slice(start, start + QUERIES_AT_ONCE)
+            some_queries = unit[rows]
+            if expand:
+                near = find(some_queries, expand, rows, True).vectors
+                assert near is not None
+                some_queries = expand_queries(some_queries, near, alpha)
+            found = find(some_queries, max(int(k), rerank), rows, bool(rerank))
+            parts.append(_reranked(some_queries, found, rerank, int(k)) if rerank else found)
+        return _stacked(parts)
+
+    def get(self, ids: Sequence[Any]) -> Items:
+        """The items of these ids, in this order, with vectors and columns; an unknown id is an error."""
+        self._require_known(ids)
+        return self.store.get(list(ids))
+
+    def _require_known(self, ids: Sequence[Any]) -> None:
+        unknown = [one for one, known in zip(ids, self.store.has(ids), strict=True) if not known]
+        if unknown:
+            raise InvalidInput(f"id: expected one of {len(self):,}, as {self._example()!r}, got {first_few(unknown)}")
+
+    def _example(self) -> Any:
+        return next(iter(self.store.scan(1))).ids[0].as_py()
+
+    def require_model(self, model: Fingerprint) -> None:
+        """An error if vectors of this model cannot be compared with those of the index."""
+        if self.manifest.model is not None:
+            self.manifest.model.require(model)
+
+    def measure_recall(self, k: int = 10, sample: int = 1000, seed: int = 0) -> float:
+        """The share of the true k nearest neighbours that `search` finds, over a sample of the items.
+
+        1 for an exact index; the item itself does not count.
         """
         if self.kind == "exact":
-            return 0.0
-        import faiss
+            return 1.0
+        count = len(self)
+        k = min(k, count - 1)
+        if k < 1:
+            return 1.0
+        rows = np.sort(np.random.default_rng(seed).permutation(count)[: max(1, sample)])
+        queries, ids = _sampled(self.store, rows)
+        truth, numbers = _exact_neighbours(self.store, queries, k + 1)
+        found = self.store.search(queries, k + 1).ids
+        hits = 0
+        for own, near, exact in zip(ids, found.tolist(), truth.tolist(), strict=True):
+            real = [one for one in (numbers[row] for row in exact) if one != own][:k]
+            hits += len(set(real) & set([one for one in near if one != own][:k]))
+        return hits / (len(queries) * k)
 
-        rows = np.random.default_rng(seed).permutation(len(self))[: max(1, sample)]
-        self._faiss.make_direct_map()
-        queries = np.stack([self._faiss.reconstruct(int(row)) for row in np.sort(rows)])
-        k = min(k, len(self))
-        heap = _BestOf(len(queries), k)
-        for start in range(0, len(self), 65536):
-            part = self._faiss.reconstruct_n(start, min(65536, len(self) - start))
-            exact = faiss.IndexFlatIP(self.dim)
-            exact.add(part)
-            heap.add(*exact.search(queries, min(k, len(part))), start)
-        found = self._faiss.search(queries, k)[1]
-        hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, heap.rows, strict=True))
-        return 1.0 - hits / (len(queries) * k)
+    def save(self, folder: str | os.PathLike[str]) -> Index:
+        """Write the index to a folder and open that; everything or nothing, as with `create`."""
+        m = self.manifest
+        return Index.create(
+            folder,
+            self.store.scan(),
+            self.kind,
+            model=m.model,
+            root=m.root,
+            data=m.data,
+            skipped=m.skipped,
+            threshold=m.threshold,
+        )
 
-    def save(self, path: str | Path) -> None:
-        """Write the index to one file, all of it or nothing: a reader never sees half an index."""
-        import faiss
+    def add(self, items: Items, skipped: int = 0) -> None:
+        """Add items under ids that are not there yet."""
+        self._change(items.ids.to_pylist(), lambda: in_batches(items, SCAN_ROWS), skipped=skipped, new_only=True)
 
-        path = Path(path)
-        about = {"format": FORMAT, "version": VERSION, "kind": self.kind}
+    def update(self, items: Items, skipped: int = 0) -> None:
+        """Replace the items under these ids; those that are not there are added."""
+        self._change(items.ids.to_pylist(), lambda: in_batches(items, SCAN_ROWS), skipped=skipped)
 
-        def write(temporary: Path) -> None:
-            with temporary.open("wb") as file:  # savez would add a suffix to a path
-                index = faiss.serialize_index(self._faiss)
-                np.savez(file, about=np.array(json.dumps(about)), ids=self.ids, index=index)
+    def delete(self, ids: Sequence[Any]) -> None:
+        """Take items away; an id that is not there is an error."""
+        self._change([], lambda: (), delete=list(dict.fromkeys(ids)))
 
-        write_atomically(path, write)
+    def merge(self, other: Index) -> None:
+        """Add the items of another index of the same model.
 
-    @classmethod
-    def load(cls, path: str | Path) -> Index:
-        """Read what `save` wrote."""
-        import faiss
+        Where its root is a folder below this one's, its ids get that folder in front.
+        """
+        if self.manifest.model is not None and other.manifest.model is not None:
+            self.manifest.model.require(other.manifest.model)
+        prefix = _prefix(self.manifest.root, other.manifest.root)
 
-        try:
-            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as parts:
-                about = json.loads(str(parts["about"]))
-                if about.get("format") != FORMAT or about.get("version") != VERSION:
-                    raise DataError(
-                        f"{path} holds {about.get('format')} version {about.get('version')}: this reads "
-                        f"{FORMAT} version {VERSION}; build the index again"
-                    )
-                ids, stored = parts["ids"], faiss.deserialize_index(parts["index"])
-        except FileNotFoundError as error:
-            raise DataError(f"{path} does not exist: give the path that Index.save wrote") from error
-        except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{path} is not an index, or is damaged ({error}); build it again") from error
-        if stored.ntotal != len(ids):
-            raise DataError(f"{path} is damaged: {stored.ntotal} embeddings for {len(ids)} ids")
-        return cls(stored, ids, about["kind"])
+        def lots() -> Iterator[Items]:
+            for lot in other.store.scan():
+                yield lot.with_ids([f"{prefix}{one}" for one in lot.ids.to_pylist()]) if prefix else lot
+
+        ids = [one for lot in lots() for one in lot.ids.to_pylist()]
+        self._change(ids, lots, new_only=True)
+
+    def set_threshold(self, threshold: Threshold | None) -> None:
+        """Store the similarity above which two images are the same thing."""
+        folder = self._need_folder()
+        with _writing(folder):
+            current = Manifest.read(folder)
+            current.model_copy(update={"threshold": threshold}).write(folder)
+            self.manifest = self.manifest.model_copy(update={"threshold": threshold})
+
+    def _need_folder(self) -> Path:
+        if self.folder is None:
+            raise InvalidInput("an index in memory cannot be changed; save it to a folder first, or build another")
+        return self.folder
+
+    def _change(
+        self,
+        ids: Sequence[Any],
+        lots: Callable[[], Iterable[Items]],
+        delete: Sequence[Any] = (),
+        skipped: int = 0,
+        new_only: bool = False,
+    ) -> None:
+        """Take away `delete`, and put the items in `lots`, of these ids, into the index."""
+        folder = self._need_folder()
+        with _writing(folder):
+            self._reload(folder)  # another writer may have been here
+            before = self.manifest
+            self._require_known(delete)
+            there = [one for one, known in zip(ids, self.store.has(ids), strict=True) if known]
+            if new_only and there:
+                raise InvalidInput(f"add: expected new ids, got {first_few(there)}, in the index already; update them")
+            if len(self) + len(ids) == len(there) + len(delete):
+                raise InvalidInput("delete: expected at least one item to stay, got all; remove the folder instead")
+            fitting = (same_columns(_of_dim(lot, self.dim), self.columns) for lot in lots())
+            generation = before.generation + 1
+            place = self.store.change(folder, _name(generation), fitting, delete, there)
+            update = {"generation": generation, "place": place, "skipped": before.skipped + skipped}
+            _switch(folder, before.model_copy(update=update), before)
+            self._reload(folder)
+
+    def _reload(self, folder: Path) -> None:
+        current = Manifest.read(folder)
+        if current.generation != self.manifest.generation:
+            self.store.close()
+            self.manifest, self.store = current, _open_store(folder, current)
 
 
-class _BestOf:
-    """The k best of several lists."""
-
-    def __init__(self, queries: int, k: int) -> None:
-        self.k = k
-        self.similarities = np.empty((queries, 0), dtype=np.float32)
-        self.rows = np.empty((queries, 0), dtype=np.int64)
-
-    def add(self, similarities: NDArray[np.float32], rows: NDArray[np.int64], offset: int) -> None:
-        """Merge a list whose rows start at `offset`."""
-        together = np.concatenate([self.similarities, similarities], axis=1)
-        best = np.argsort(-together, axis=1, kind="stable")[:, : self.k]
-        self.similarities = np.take_along_axis(together, best, axis=1)
-        self.rows = np.take_along_axis(np.concatenate([self.rows, rows + offset], axis=1), best, axis=1)
+def _name(generation: int) -> str:
+    return f"{generation:06d}"
 
 
-def _unit(embeddings: Any, name: str) -> NDArray[np.float32]:
-    """Embeddings (n, d) at unit norm, float32."""
-    if hasattr(embeddings, "detach"):
-        embeddings = embeddings.detach().float().cpu().numpy()
+def _engine(store: str) -> str:
+    if store == "faiss":
+        return "faiss"
+    if store.startswith("milvus:"):
+        return "milvus"
+    raise InvalidInput(f"store: expected faiss, milvus:PATH or milvus:http://HOST:PORT, got {store!r}")
+
+
+def _write(
+    engine: str,
+    store: str,
+    folder: Path,
+    generation: int,
+    lots: Iterable[Items],
+    kind: str,
+    settings: Settings,
+    count: int | None,
+) -> dict[str, Any]:
+    """Write the items; where they are, for the manifest."""
+    if engine == "faiss":
+        return faiss_store.write_generation(folder, _name(generation), lots, kind, settings)
+    from metrix.search import milvus_store
+
+    if kind == "ivf" and count is None:
+        lots = list(lots)
+        count = sum(map(len, lots))
+    return milvus_store.write_collection(folder, milvus_store.address(store, folder), lots, kind, settings, count or 0)
+
+
+def _switch(folder: Path, manifest: Manifest, before: Manifest | None) -> None:
+    """Complete the manifest of a new generation with what is measured, switch to it and remove the old one."""
+    made = Index(_open_store(folder, manifest, counted=False), manifest)
     try:
-        values = np.asarray(embeddings)
-    except ValueError as error:
-        raise ShapeError(f"{name} do not form an (n, d) table: {error}") from error
-    if values.ndim != 2 or 0 in values.shape:
-        raise ShapeError(f"{name} of shape {values.shape}: accepted is (n, d) with at least one row and column")
-    if values.dtype.kind not in "fiub":
-        raise EmbeddingError(f"{name} of type {values.dtype}: accepted are real numbers")
-    norms = np.linalg.norm(values.astype(np.float64), axis=1, keepdims=True)
-    bad = np.flatnonzero(~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0))
-    if len(bad):
-        raise EmbeddingError(
-            f"{name} hold NaN, infinity or a zero vector in {len(bad)} of {len(values)} rows, first in row "
-            f"{bad[0]}: they have no direction to search by; drop these rows"
-        )
-    return np.ascontiguousarray(values / norms, dtype=np.float32)
+        found = {"count": len(made), "recall": None if made.kind == "exact" else made.measure_recall()}
+    finally:
+        made.close()
+    manifest = manifest.model_copy(update=found)
+    manifest.write(folder)
+    _tidy(folder, manifest, before)
 
 
-def _read_ids(ids: Any, count: int) -> NDArray[Any]:
-    if ids is None:
-        return np.arange(count)
-    if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
-    given = list(ids)
-    if len(given) != count:
-        raise ShapeError(f"{len(given)} ids for {count} embeddings: one id per row is needed")
-    if not (
-        all(isinstance(one, str) for one in given)
-        or all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in given)
+def _open_store(folder: Path, manifest: Manifest, counted: bool = True) -> Store:
+    place = manifest.place
+    needed = ["vectors", "items"] if manifest.engine == "faiss" else ["uri", "collection"]
+    needed += ["graph"] if manifest.engine == "faiss" and manifest.kind != "exact" else []
+    for key in needed:
+        if key not in place:
+            raise DataError(f"{folder}: expected place.{key} in its manifest, got none; build the index anew")
+    store: Store
+    if manifest.engine == "faiss":
+        store = faiss_store.open_generation(folder, place, manifest.kind)
+        if dict(store.kinds) != dict(manifest.columns) or (counted and len(store) != manifest.count):
+            raise DataError(f"{folder}: its files do not fit its manifest (items or columns differ); build it anew")
+    else:
+        from metrix.search.milvus_store import MilvusStore
+
+        store = MilvusStore(place, manifest.kind, manifest.columns, folder)
+    if store.dim != manifest.dim:
+        raise DataError(f"{folder}: expected vectors of dimension {manifest.dim}, got {store.dim}; build it anew")
+    return store
+
+
+def _of_dim(items: Items, dim: int) -> Items:
+    if items.dim != dim:
+        raise ShapeError(f"vectors: expected dimension {dim}, as the index has, got {items.dim}")
+    return items
+
+
+def _manifest_if_sound(folder: Path) -> Manifest | None:
+    try:
+        return Manifest.read(folder)
+    except DataError:
+        return None
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """One writer at a time; a place that cannot be written is a clear error."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock(folder / LOCK):
+            yield
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
+
+
+def _tidy(folder: Path, now: Manifest, before: Manifest | None) -> None:
+    """Remove files of other generations, also what a killed writer left, and a collection that was replaced."""
+    kept = faiss_store.files_of(now.place)
+    for pattern in ("vectors-*.npy", "items-*.arrow", "graph-*"):
+        for path in folder.glob(pattern):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+    if (
+        before is not None
+        and before.engine == "milvus"
+        and before.place.get("collection") != now.place.get("collection")
     ):
-        raise LabelError("ids are all integers or all strings; a path becomes an id with str(path)")
-    named = np.array(given)
-    values, counts = np.unique(named, return_counts=True)
-    if len(values) < count:
-        raise LabelError(
-            f"id {values[counts > 1][0].item()!r} is given {counts.max()} times: an id names one embedding"
-        )
-    return named
+        from metrix.search.milvus_store import drop_collection
+
+        drop_collection(folder, before.place)
 
 
-def _named(ids: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows as ids; -1, for none, stays -1 or becomes an empty string."""
-    nobody = np.array("" if ids.dtype.kind == "U" else -1, dtype=ids.dtype)
-    return np.where(rows < 0, nobody, ids[np.maximum(rows, 0)])
+def _without(found: Neighbours, left_out: Sequence[Any] | None, depth: int) -> Neighbours:
+    """The first `depth` neighbours of each query, without the id that it must not find."""
+    if left_out is None:
+        return found
+    names = np.array(list(left_out), dtype=object).reshape(-1, 1)
+    order = np.argsort(found.ids.astype(object) == names, axis=1, kind="stable")  # the left-out one to the end
+    order = order[:, : min(depth, order.shape[1])]
+    ids = np.take_along_axis(found.ids, order, axis=1)
+    similarities = np.take_along_axis(found.similarities, order, axis=1)
+    gone = ids.astype(object) == names  # where nothing else is left
+    if gone.any():
+        ids = np.where(gone, "" if ids.dtype == object else -1, ids)
+        similarities = np.where(gone, np.float32(np.nan), similarities)
+    vectors = None
+    if found.vectors is not None:
+        vectors = np.take_along_axis(found.vectors, order[:, :, None], axis=1)
+        vectors[gone] = 0
+    return Neighbours(ids, similarities, vectors)
+
+
+def _reranked(queries: NDArray[np.float32], found: Neighbours, depth: int, k: int) -> Neighbours:
+    """Neighbours with the first `depth` in the order of k-reciprocal re-ranking, cut to k."""
+    assert found.vectors is not None
+    order = np.tile(np.arange(found.ids.shape[1]), (len(queries), 1))
+    for q, query in enumerate(queries):
+        real = int((~np.isnan(found.similarities[q, :depth])).sum())
+        if real:
+            order[q, :real] = np.argsort(rerank(query, found.vectors[q, :real]), kind="stable")
+    order = order[:, :k]
+    return Neighbours(
+        np.take_along_axis(found.ids, order, axis=1), np.take_along_axis(found.similarities, order, axis=1)
+    )
+
+
+def _stacked(parts: Sequence[Neighbours]) -> Found:
+    """Answers to lots of queries as one; shorter lists are filled up with none."""
+    width = max(part.ids.shape[1] for part in parts)
+    text = parts[0].ids.dtype == object
+    ids = np.full((sum(len(part.ids) for part in parts), width), "" if text else -1, dtype=parts[0].ids.dtype)
+    similarities = np.full(ids.shape, np.nan, dtype=np.float32)
+    start = 0
+    for part in parts:
+        rows, columns = slice(start, start + len(part.ids)), slice(0, part.ids.shape[1])
+        ids[rows, columns], similarities[rows, columns] = part.ids, part.similarities
+        start += len(part.ids)
+    return Found(ids, similarities)
+
+
+def _sampled(store: Store, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], list[Any]]:
+    """Vectors and ids of some rows, in the order of a scan."""
+    vectors, ids, start = [], list[Any](), 0
+    for lot in store.scan():
+        here = rows[(rows >= start) & (rows < start + len(lot))] - start
+        vectors.append(np.array(lot.vectors[here]))
+        ids += lot.ids.take(pa.array(here)).to_pylist()
+        start += len(lot)
+    return np.concatenate(vectors), ids
+
+
+def _exact_neighbours(store: Store, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], list[Any]]:
+    """Rows of the k nearest by comparing with everything, and the ids of all rows."""
+    best, ids = Best(len(queries), k), list[Any]()
+    for lot in store.scan(65_536):
+        similarities, rows = faiss_store.nearest(queries, np.ascontiguousarray(lot.vectors), min(k, len(lot)))
+        best.add(similarities, rows + len(ids))
+        ids += lot.ids.to_pylist()
+    return best.rows, ids
+
+
+def _prefix(root: str | None, other: str | None) -> str:
+    if root == other or root is None or other is None:
+        return ""
+    try:
+        return Path(other).relative_to(root).as_posix() + "/"
+    except ValueError:
+        raise InvalidInput(
+            f"merge: expected an index of images in {root} or below it, got one of {other}; ids are paths relative "
+            "to the root, so build one index of a folder that holds both"
+        ) from None

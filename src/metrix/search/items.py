@@ -1,0 +1,205 @@
+"""What an index holds: a vector, an id and columns for each item, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from metrix.errors import DataError, EmbeddingError, InvalidInput, LabelError, ShapeError
+from metrix.messages import first_few
+
+LABEL = "label"  # the column of class names
+COLUMN_KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+RESERVED = ("id", "vector")
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Unit vectors with an id each, text or integers, and columns such as `label`. Make them with `Items.read`."""
+
+    ids: Any  # pyarrow.Array (n,) of strings or int64
+    vectors: NDArray[np.float32]  # (n, d), unit norm
+    columns: Any  # pyarrow.Table of n rows, its types those of COLUMN_KINDS
+
+    @classmethod
+    def read(cls, vectors: object, ids: object = None, columns: Mapping[str, Sequence[Any]] | None = None) -> Items:
+        """Check and normalise vectors (n, d); ids are row numbers if none are given.
+
+        >>> Items.read([[3.0, 4.0]], ["a.jpg"], {"label": ["cat"]}).vectors
+        array([[0.6, 0.8]], dtype=float32)
+        """
+        unit = unit_vectors(vectors)
+        named = read_ids(ids, len(unit))
+        arrays = {name: _column(name, values, len(unit)) for name, values in (columns or {}).items()}
+        table = pa.table(arrays) if arrays else _no_columns(len(unit))
+        return cls(named, unit, table)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def dim(self) -> int:
+        """d, the number of entries of a vector."""
+        return int(self.vectors.shape[1])
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each column: text, integer, number or boolean."""
+        return kinds_of(self.columns.schema)
+
+    def part(self, rows: slice | NDArray[Any]) -> Items:
+        """Some of the items, in the given order."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            return Items(self.ids[start:stop], self.vectors[start:stop], self.columns.slice(start, stop - start))
+        chosen = pa.array(rows)
+        return Items(self.ids.take(chosen), self.vectors[rows], take(self.columns, chosen))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Id and columns of each item as a plain dictionary, without the vector."""
+        names, rows = self.ids.to_pylist(), self.columns.to_pylist()
+        return [{"id": name, **row} for name, row in zip(names, rows or [{}] * len(names), strict=True)]
+
+    def with_ids(self, ids: Sequence[str]) -> Items:
+        """The same items under other ids."""
+        return Items(read_ids(list(ids), len(self)), self.vectors, self.columns)
+
+
+def kinds_of(schema: Any) -> dict[str, str]:
+    """The kinds of an Arrow schema's columns."""
+    names = {kind: name for name, kind in COLUMN_KINDS.items()}
+    return {field.name: names[field.type] for field in schema}
+
+
+def take(table: Any, rows: Any) -> Any:
+    """Rows of a table; one without columns keeps its number of rows."""
+    return table.take(rows) if table.num_columns else _no_columns(len(rows))
+
+
+def together(parts: Sequence[Items]) -> Items:
+    """Several lots of items with the same columns as one."""
+    ids = pa.concat_arrays([part.ids for part in parts])
+    columns = pa.concat_tables([part.columns for part in parts])
+    return Items(ids, np.concatenate([part.vectors for part in parts]), columns)
+
+
+def same_columns(items: Items, kinds: Mapping[str, str]) -> Items:
+    """Items with exactly these columns, in this order: missing ones are null, others an error."""
+    unknown = [name for name in items.kinds if name not in kinds]
+    if unknown:
+        raise DataError(
+            f"columns: expected {first_few(list(kinds), 10) or 'none'}, as the index has, got also "
+            f"{first_few(unknown)}; leave them out, or build the index anew"
+        )
+    if not kinds:
+        return items
+    arrays = {}
+    for name, kind in kinds.items():
+        if name not in items.columns.column_names:
+            arrays[name] = pa.nulls(len(items), COLUMN_KINDS[kind])
+            continue
+        column = items.columns[name]
+        try:
+            arrays[name] = column.cast(COLUMN_KINDS[kind])
+        except pa.ArrowInvalid as error:
+            raise DataError(f"column {name!r}: expected {kind}, as the index has, got {items.kinds[name]}") from error
+    return Items(items.ids, items.vectors, pa.table(arrays))
+
+
+def unit_vectors(values: Any, name: str = "vectors") -> NDArray[np.float32]:
+    """Vectors (n, d) at unit norm in float32; NaN, infinity and zero vectors are an error."""
+    if hasattr(values, "detach"):
+        values = values.detach().float().cpu().numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"{name}: expected a table (n, d), got rows of different lengths ({error})") from error
+    if array.ndim != 2 or 0 in array.shape:
+        raise ShapeError(f"{name}: expected shape (n, d) with at least one row and column, got {array.shape}")
+    if array.dtype.kind not in "fiub":
+        raise EmbeddingError(f"{name}: expected real numbers, got type {array.dtype}")
+    if array.dtype == np.float32:
+        squares = np.einsum("nd,nd->n", array, array)
+        if (np.abs(squares - 1) <= 2e-6).all():  # what a network normalised stays as it is, to the bit
+            return np.ascontiguousarray(array)
+    norms = np.linalg.norm(array.astype(np.float64), axis=1, keepdims=True)
+    bad = np.flatnonzero(~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0))
+    if len(bad):
+        raise EmbeddingError(
+            f"{name}: expected finite numbers and no zero vector, got NaN, infinity or zero in {len(bad)} of "
+            f"{len(array)} rows, first in row {bad[0]}; drop these rows"
+        )
+    return np.ascontiguousarray(array / norms, dtype=np.float32)
+
+
+def read_ids(ids: Any, count: int) -> Any:
+    """Ids as an Arrow array of strings or int64; row numbers if none are given."""
+    if ids is None:
+        return pa.array(np.arange(count))
+    if hasattr(ids, "detach"):
+        ids = ids.detach().cpu().numpy()
+    given = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
+    if len(given) != count:
+        raise ShapeError(f"ids: expected one for each of {count} vectors, got {len(given)}")
+    if all(isinstance(one, str) for one in given):
+        if "" in given:
+            raise LabelError("ids: expected text, got an empty id")
+        named = pa.array(given, pa.string())
+    elif all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in given):
+        named = pa.array(np.array(given, dtype=np.int64))
+    else:
+        raise LabelError("ids: expected all integers or all text; a path becomes an id with str(path)")
+    require_distinct(named)
+    return named
+
+
+def require_distinct(ids: Any) -> None:
+    """An error if an id comes twice."""
+    if pc.count_distinct(ids).as_py() == len(ids):
+        return
+    counts = pc.value_counts(ids)
+    times = counts.field("counts").to_numpy()
+    most = int(times.argmax())
+    raise LabelError(f"ids: expected each once, got {counts.field('values')[most].as_py()!r} {times[most]} times")
+
+
+def in_batches(items: Items, rows: int) -> Iterator[Items]:
+    """Items in lots of at most `rows`."""
+    for start in range(0, len(items), rows):
+        yield items.part(slice(start, start + rows))
+
+
+def chained(first: Items, rest: Iterable[Items]) -> Iterator[Items]:
+    """A lot and those after it."""
+    yield first
+    yield from rest
+
+
+def _column(name: str, values: Sequence[Any], count: int) -> Any:
+    if not name or name in RESERVED:
+        raise InvalidInput(f"columns: expected a name other than {', '.join(RESERVED)}, got {name!r}; rename it")
+    if len(values) != count:
+        raise ShapeError(f"column {name!r}: expected a value for each of {count} vectors, got {len(values)}")
+    try:
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"column {name!r}: expected values of one kind, got a mixture ({error})") from error
+    return array.cast(COLUMN_KINDS[_kind(array.type)])
+
+
+def _kind(kind: Any) -> str:
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind):
+        return "integer"
+    return "number" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else "text"
+
+
+def _no_columns(count: int) -> Any:
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))])

@@ -1,0 +1,117 @@
+"""The manifest of an index in a folder: which model made its vectors, and where they are.
+
+`manifest.json` is replaced in one step, so it always points to a complete generation of files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from metrix.errors import DataError, InvalidInput
+from metrix.files import write_json
+
+FORMAT = "metrix.index"
+VERSION = 2
+FILE = "manifest.json"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Fingerprint(_Strict):
+    """The model that made the vectors: vectors of another one cannot be compared with them."""
+
+    digest: str  # SHA-256 of the weights
+    view: str  # how an image becomes the network's input
+    dim: int = Field(ge=1)
+    run: str | None = None  # the folder of the run, where it was when the index was built
+
+    def require(self, other: Fingerprint) -> None:
+        """An error if vectors of the other model cannot be compared with those of this one."""
+        for name, mine, its in (
+            ("dimension", self.dim, other.dim),
+            ("model", self.digest[:12], other.digest[:12]),
+            ("view", self.view, other.view),
+        ):
+            if mine != its:
+                raise InvalidInput(
+                    f"{name}: expected {mine}, of the model that the index was built with"
+                    f"{f' ({self.run})' if self.run else ''}, got {its}{f' ({other.run})' if other.run else ''}; "
+                    "search with that model, or build the index anew"
+                )
+
+
+class Threshold(_Strict):
+    """A similarity above which two images count as the same thing, and what it was chosen for."""
+
+    similarity: float
+    low: float
+    high: float
+    target: Literal["precision", "recall", "far"]
+    wanted: float
+    precision: float
+    recall: float
+    far: float
+
+
+class Manifest(_Strict):
+    """What an index says of itself."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    generation: int = Field(default=1, ge=1)
+    engine: Literal["faiss", "milvus"] = "faiss"
+    kind: Literal["exact", "hnsw", "ivf"] = "exact"
+    place: dict[str, str | int] = {}  # files, or address and collection
+    dim: int = Field(ge=1)
+    columns: dict[str, Literal["text", "integer", "number", "boolean"]] = {}
+    count: int = Field(ge=0)  # items
+    skipped: int = Field(default=0, ge=0)  # images that could not be read
+    root: str | None = None  # the folder that ids are paths below
+    data: str | None = None  # the embedded dataset that the images are of, if they are not files
+    model: Fingerprint | None = None
+    threshold: Threshold | None = None
+    recall: float | None = None  # measured recall of an approximate index against exact search
+
+    @field_validator("place")
+    @classmethod
+    def _plain_names(cls, place: dict[str, str | int]) -> dict[str, str | int]:
+        for key in ("vectors", "items", "graph", "lists"):
+            name = place.get(key)
+            if name is not None and (not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name):
+                raise ValueError(f"{key} leads out of the index: {name!r}")
+        return place
+
+    def write(self, folder: Path) -> None:
+        """Replace the manifest of a folder, in one step."""
+        write_json(folder / FILE, self.model_dump())
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a folder; anything but a sound one is one clear error."""
+        path = folder / FILE
+        if not path.is_file():
+            what = "a folder without one" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
+            raise DataError(f"{folder}: expected an index, a folder with {FILE}, got {what}; build one: metrix index")
+        try:
+            content: Any = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: expected JSON, got a damaged file ({error}); build the index anew") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise DataError(f"{path}: expected the manifest of an index (format {FORMAT!r}), got something else")
+        if content.get("version") != VERSION:
+            raise DataError(
+                f"{path}: expected version {VERSION}, got {content.get('version')!r}; build the index anew, or use the "
+                "metrix that wrote it"
+            )
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise DataError(f"{path}: {where}: {first['msg']}; the manifest is damaged, build the index anew") from None
