@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metrix.experiments import all_methods as field
-from metrix.experiments.methods import entries, listing
+from metrix.experiments.methods import list_methods, list_runs
 from metrix.train.presets import preset
 from tests.command_line import Metrix
 
@@ -14,8 +14,8 @@ from tests.command_line import Metrix
 def test_the_list_is_a_table_or_json(metrix: Metrix) -> None:
     printed = metrix("methods")
     assert printed.code == 0, printed.err
-    assert all(row.name in printed.out and row.reference in printed.out for row in listing())
-    assert json.loads(metrix("methods", "--json").out) == [row.to_dict() for row in listing()]
+    assert all(row.name in printed.out and row.reference in printed.out for row in list_methods())
+    assert json.loads(metrix("methods", "--json").out) == [row.to_dict() for row in list_methods()]
 
 
 def test_settings_of_runs_without_runs(metrix: Metrix) -> None:
@@ -28,8 +28,8 @@ def test_trains_and_tells(metrix: Metrix, tmp_path: Path, monkeypatch: pytest.Mo
     small = preset("glyphs").with_values({"data": "glyphs-mini", "batch_size": 16, "dim": 8})
     monkeypatch.setattr(field, "BASE", {"train_classes": 8})
     monkeypatch.setattr(field, "preset", lambda name: small)
-    chosen = [e for e in entries() if e.name in ("proxy-synthesis", "triplet", "cls")]
-    monkeypatch.setattr(field, "entries", lambda: chosen)
+    chosen = [e for e in list_runs() if e.name in ("proxy-synthesis", "triplet", "cls")]
+    monkeypatch.setattr(field, "list_runs", lambda: chosen)
     options = ("methods", "--train", "--data", "glyphs-mini", "--steps", "2", "--seeds", "2", "-o", tmp_path / "all")
     printed = metrix(*options)
     assert printed.code == 0, printed.err

@@ -61,7 +61,7 @@ def test_switches(metrix: Metrix) -> None:
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "contrastive", "--beta", "2"), "has no beta"),
         (
             ("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--beta", "2"),
-            "accepted are margin, mining",
+            "it has margin, mining",
         ),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "triplet", "--mixup", "feature"), "--mixup none"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "margin", "--mixup", "embed"), "Margin cannot be mixed"),

@@ -13,8 +13,15 @@ from metrix import Embedder, evaluate
 from metrix.errors import InvalidInput
 from metrix.experiments import all_methods as field
 from metrix.experiments import methods
-from metrix.experiments.all_methods import base_config, config_of, pixels, runs_of, train_field, words_for
-from metrix.experiments.methods import Entry, entries, listing, methods_for
+from metrix.experiments.all_methods import (
+    build_base_config,
+    build_run_config,
+    count_runs,
+    describe_settings,
+    measure_pixels,
+    train_all_methods,
+)
+from metrix.experiments.methods import MethodRun, find_methods_for, list_methods, list_runs
 from metrix.train import Config
 from metrix.train.batches import open_data
 from metrix.train.build import build_loss, build_objective
@@ -26,7 +33,7 @@ NAMES = [*LOSSES, *METHODS, *MIXUP_TYPES, *PAIR_KINDS, *POOLS, *(name for name i
 
 
 def test_the_list_has_every_name_once() -> None:
-    rows = listing()
+    rows = list_methods()
     assert [row.name for row in rows] == NAMES
     assert tuple(dict.fromkeys(row.group for row in rows)) == methods.GROUPS
     assert all(re.search(r", (19|20)\d\d|[A-Z]+ (19|20)\d\d$", row.reference) for row in rows)
@@ -35,7 +42,7 @@ def test_the_list_has_every_name_once() -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_what_goes_with_a_loss_can_be_built_and_nothing_else(name: str) -> None:
-    accepted = methods_for(LOSSES[name])
+    accepted = find_methods_for(LOSSES[name])
     for method in METHODS:
         config = Config().with_values(
             {"mixup_method": method, "mixup": METHODS[method].defaults["mixup"], "loss": name}
@@ -48,10 +55,10 @@ def test_what_goes_with_a_loss_can_be_built_and_nothing_else(name: str) -> None:
                 build_objective(config, loss, torch.Generator())
 
 
-@pytest.mark.parametrize("entry", [e for e in entries() if e.left_out is None], ids=lambda e: f"{e.group} {e.name}")
-def test_every_entry_takes_a_step(entry: Entry) -> None:
+@pytest.mark.parametrize("entry", [e for e in list_runs() if e.left_out is None], ids=lambda e: f"{e.group} {e.name}")
+def test_every_entry_takes_a_step(entry: MethodRun) -> None:
     torch.manual_seed(0)
-    config = config_of(entry, base_config("glyphs-mini", 5))
+    config = build_run_config(entry, build_base_config("glyphs-mini", 5))
     model = Embedder(config.model.backbone, 8, config.model.pool)
     draws = torch.Generator().manual_seed(0)
     objective = build_objective(config, build_loss(config.loss, 4, 8, draws), draws)
@@ -64,8 +71,8 @@ def test_every_entry_takes_a_step(entry: Entry) -> None:
 
 
 def test_every_name_is_trained_or_left_out_with_a_reason() -> None:
-    assert {entry.name for entry in entries()} == set(NAMES)
-    assert {entry.name for entry in entries() if entry.left_out} == {"cls"}
+    assert {entry.name for entry in list_runs()} == set(NAMES)
+    assert {entry.name for entry in list_runs() if entry.left_out} == {"cls"}
 
 
 class Counting(Watcher):
@@ -76,11 +83,11 @@ class Counting(Watcher):
 
 
 def test_a_series_is_trained_once(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [e for e in entries() if e.name in ("contrastive", "avg+max", "mochi", "cls")]
-    monkeypatch.setattr(field, "entries", lambda: chosen)
+    chosen = [e for e in list_runs() if e.name in ("contrastive", "avg+max", "mochi", "cls")]
+    monkeypatch.setattr(field, "list_runs", lambda: chosen)
     values = {"epochs": 1, "max_steps": 3, "loss": "contrastive"}
-    monkeypatch.setattr(field, "base_config", lambda data, steps: small.with_values(values))
-    assert runs_of("glyphs-mini", 3, 2) == 4
+    monkeypatch.setattr(field, "build_base_config", lambda data, steps: small.with_values(values))
+    assert count_runs("glyphs-mini", 3, 2) == 4
     watched: list[tuple[str, int]] = []
 
     def watcher_of(name: str, seed: int) -> Watcher:
@@ -88,30 +95,30 @@ def test_a_series_is_trained_once(small: Config, tmp_path: Path, monkeypatch: py
         return Counting()
 
     given: dict[str, Any] = {"folder": tmp_path, "data": "glyphs-mini", "steps": 3, "seeds": 2}
-    found = train_field(**given, watcher_of=watcher_of)
+    found = train_all_methods(**given, watcher_of=watcher_of)
     assert Counting.steps == 4 * 3
     assert watched == [(name, seed) for name in dict.fromkeys(row.settings for row in found.rows) for seed in (0, 1)]
     assert [row.entry.name for row in found.rows] == ["contrastive", "mochi", "avg+max"]
     assert found.rows[0].recalls == found.rows[2].recalls  # one run for the two names
     assert [entry.name for entry in found.left_out] == ["cls"]
-    again = train_field(**given, watcher_of=watcher_of)
+    again = train_all_methods(**given, watcher_of=watcher_of)
     assert Counting.steps == 4 * 3
     assert again == found
     plain = found.to_dict()
     assert plain["rows"][0]["above_pixels"] == (found.rows[0].mean > found.pixels)
     with pytest.raises(InvalidInput, match="seeds: expected an integer ≥ 1, got 0"):
-        train_field(tmp_path, seeds=0)
+        train_all_methods(tmp_path, seeds=0)
 
 
 def test_settings_that_differ_have_folders_of_their_own() -> None:
-    base = base_config("glyphs", 5)
-    configs = [config_of(entry, base) for entry in entries() if entry.left_out is None]
+    base = build_base_config("glyphs", 5)
+    configs = [build_run_config(entry, base) for entry in list_runs() if entry.left_out is None]
     distinct = {config.to_yaml() for config in configs}
-    assert len({words_for(config) for config in configs}) == len(distinct)
+    assert len({describe_settings(config) for config in configs}) == len(distinct)
 
 
 def test_pixels_are_compared_as_they_are(small: Config) -> None:
     test = open_data(small, lambda *_: None).test
     images = torch.stack([torch.as_tensor(test[i][0]).float().flatten() for i in range(len(test))])
     expected = 100 * float(evaluate.recall_at_k(images, test.labels, ks=(1,))[1])
-    assert pixels(small) == pytest.approx(expected, abs=0.3)
+    assert measure_pixels(small) == pytest.approx(expected, abs=0.3)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.experiments.demo import Contrast, demonstrate
+from metrix.experiments.demo import Contrast, run_demo
 from metrix.train.presets import preset
 from metrix.train.watching import Watcher
 
@@ -33,11 +33,11 @@ def test_goes_on_and_trains_nothing_twice(tmp_path: Path) -> None:
         return Noting()
 
     with pytest.raises(Stop):
-        demonstrate(tmp_path, seeds=2, steps=2, watcher_of=watcher_of)
-    demonstrate(tmp_path, seeds=2, steps=2, watcher_of=watcher_of)
+        run_demo(tmp_path, seeds=2, steps=2, watcher_of=watcher_of)
+    run_demo(tmp_path, seeds=2, steps=2, watcher_of=watcher_of)
     assert begun == ["clean 0", "metrix 0", "metrix 0", "clean 1", "metrix 1"]
     with pytest.raises(InvalidInput, match="other settings"):
-        demonstrate(tmp_path, seeds=2, steps=2, lr=0.5)
+        run_demo(tmp_path, seeds=2, steps=2, lr=0.5)
 
 
 def test_the_rule() -> None:

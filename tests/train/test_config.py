@@ -64,7 +64,7 @@ def test_key_names_are_unique() -> None:
     assert len(fields) == len(set(fields))
 
 
-@pytest.mark.parametrize("name", presets.names())
+@pytest.mark.parametrize("name", presets.list_presets())
 def test_presets_build(name: str) -> None:
     settings = presets.preset(name)
     loss = build_loss(settings.loss, num_classes=4, dim=8)
@@ -154,7 +154,7 @@ def test_losses_draw_from_the_generator_of_the_run() -> None:
 def test_loss_mistakes() -> None:
     with pytest.raises(InvalidInput, match="did you mean 'contrastive'"):
         build_loss(LossChoice(loss="contrastiv"), 3, 4)
-    with pytest.raises(InvalidInput, match="'contrastive' has no beta: accepted are margin, reduction"):
+    with pytest.raises(InvalidInput, match="'contrastive' has no beta; it has margin, reduction"):
         build_loss(LossChoice(loss="contrastive", beta=2.0), 3, 4)
 
 

@@ -68,7 +68,7 @@ def test_a_memory_fills_counts_and_is_saved(mixup: list[str], small: Config, tmp
             "memory: expected .* got IMix",
         ),
         ({"memory": 20, "scheme": "divide-and-conquer"}, "slices of the embedding"),
-        ({"memory_after": 5}, "memory_after=5 without memory"),
+        ({"memory_after": 5}, "memory: expected a size.*memory_after=5"),
         ({"memory": 0}, "memory=0"),
         ({"micro_batch": 0}, "micro_batch=0"),
     ],

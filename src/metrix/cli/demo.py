@@ -34,10 +34,10 @@ def demo(
     import json
 
     from metrix.cli.terminal.training import watch_series
-    from metrix.experiments.demo import demonstrate
+    from metrix.experiments.demo import run_demo
 
     with watch_series(2 * seeds, quiet or json_output) as watching:
-        found = demonstrate(output, seeds, steps, **watching)
+        found = run_demo(output, seeds, steps, **watching)
     if json_output:
         typer.echo(json.dumps(found.to_dict()))
     else:

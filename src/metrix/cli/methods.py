@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from metrix.experiments.all_methods import Field
-    from metrix.experiments.methods import Listed
+    from metrix.experiments.all_methods import AllMethodsResult
+    from metrix.experiments.methods import ListedMethod
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,25 +53,25 @@ def methods(
     if given:
         names = ", ".join("--" + key.replace("folder", "output") for key in given)
         raise InvalidInput(f"{names} without --train: nothing is trained; add --train, or leave {names} out")
-    from metrix.experiments.methods import listing
+    from metrix.experiments.methods import list_methods
 
-    listed = listing()
+    listed = list_methods()
     if json_output:
         typer.echo(json.dumps([row.to_dict() for row in listed]))
     else:
         _print_list(listed)
 
 
-def _train_all(given: dict[str, Any], quiet: bool) -> Field:
+def _train_all(given: dict[str, Any], quiet: bool) -> AllMethodsResult:
     from metrix.cli.terminal.training import watch_series
-    from metrix.experiments.all_methods import STEPS, runs_of, train_field
+    from metrix.experiments.all_methods import STEPS, count_runs, train_all_methods
 
-    of = runs_of(given.get("data", "glyphs"), given.get("steps", STEPS), given.get("seeds", 1))
+    of = count_runs(given.get("data", "glyphs"), given.get("steps", STEPS), given.get("seeds", 1))
     with watch_series(of, quiet) as watching:
-        return train_field(**given, **watching)
+        return train_all_methods(**given, **watching)
 
 
-def _print_list(listed: list[Listed]) -> None:
+def _print_list(listed: list[ListedMethod]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -91,7 +91,7 @@ def _print_list(listed: list[Listed]) -> None:
     )
 
 
-def _print_results(found: Field) -> None:
+def _print_results(found: AllMethodsResult) -> None:
     import statistics
 
     from rich.console import Console

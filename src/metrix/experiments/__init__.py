@@ -1,1 +1,1 @@
-"""Small compositions of everything below: the demo, all methods on one bench, a run trained only once."""
+"""Experiments on top of training: the demo, all methods on one dataset, and runs that are trained only once."""

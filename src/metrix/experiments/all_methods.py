@@ -1,7 +1,7 @@
-"""Everything that can be trained, trained small on one bench, beside the nearest neighbour in pixels.
+"""Everything that can be trained, trained at a small scale on one dataset, beside the nearest neighbour in pixels.
 
-Every run is a folder of its own, so a series that was interrupted goes on, and what is finished is only read. The
-same run serves every name whose settings are the same.
+Each run has a folder of its own, so an interrupted series is resumed, and finished runs are only read. Names with the
+same settings share a run.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import torch
 from metrix import data as datasets
 from metrix import evaluate
 from metrix.errors import check_integer
-from metrix.experiments.methods import Entry, entries
-from metrix.experiments.train_once import finished
-from metrix.train.batches import ImageBatches, open_data, select_training_part
+from metrix.experiments.methods import MethodRun, list_runs
+from metrix.experiments.train_once import train_once
+from metrix.train.batches import build_views, open_data
 from metrix.train.build import build_embedder
 from metrix.train.config import Config
 from metrix.train.presets import preset
 from metrix.train.watching import Watcher
 
 STEPS = 200
-# So many classes that two hundred steps show each of them, and its proxy, often enough. Learning rates of proxies suit
-# 64 dimensions: the default of 100 times the head's throws them about. All of it is chosen so that everything trains
-# in few steps, by Recall@1 of these very runs: good for seeing that a method works, not for saying which is best.
+# Few enough classes for two hundred steps to show each of them, and its proxy, often. Learning rates of proxies suit 64
+# dimensions: with the default, 100 times the head's, training is unstable. All of this was chosen by Recall@1 of these
+# very runs, so that everything trains in few steps: it shows that a method works, not which one is best.
 BASE: dict[str, Any] = {"train_classes": 100}
-OF_LOSS: dict[str, dict[str, Any]] = {
+LOSS_SETTINGS: dict[str, dict[str, Any]] = {
     "contrastive": {"reduction": "mean_nonzero"},
     "binomial-deviance": {"gamma": 10.0},
     "proxy-anchor": {"reduction": "original", "proxy_lr": 0.03},
@@ -41,13 +41,13 @@ OF_LOSS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """One name and what its runs measured, one number for each seed."""
+class MethodResult:
+    """One name and the measures of its runs, one number for each seed."""
 
-    entry: Entry
+    entry: MethodRun
     settings: str
     recalls: tuple[float, ...]  # Recall@1 on unseen classes, per cent
-    seconds: float  # of training, on average
+    seconds: float  # of training, the mean over seeds
     folders: tuple[Path, ...]
 
     @property
@@ -57,7 +57,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Field:
+class AllMethodsResult:
     """All names with their measures, and the nearest neighbour in pixels."""
 
     folder: Path
@@ -65,8 +65,8 @@ class Field:
     steps: int
     seeds: int
     pixels: float  # Recall@1, per cent
-    rows: tuple[Row, ...]
-    left_out: tuple[Entry, ...]
+    rows: tuple[MethodResult, ...]
+    left_out: tuple[MethodRun, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -93,19 +93,19 @@ class Field:
         }
 
 
-def base_config(data: str, steps: int) -> Config:
-    """What all runs have in common."""
+def build_base_config(data: str, steps: int) -> Config:
+    """The settings that all runs have in common."""
     return preset("glyphs").with_values({**BASE, "data": data, "max_steps": steps})
 
 
-def config_of(entry: Entry, base: Config) -> Config:
-    """The configuration of an entry, without a seed."""
-    own = OF_LOSS.get(entry.changes["loss"], {})
+def build_run_config(entry: MethodRun, base: Config) -> Config:
+    """The configuration of a run; its seed is set later."""
+    own = LOSS_SETTINGS.get(entry.changes["loss"], {})
     return base.with_values({"reduction": None, **own, **entry.changes})
 
 
-def words_for(config: Config) -> str:
-    """What is told apart: loss, mixup, pairs, pooling, scheme."""
+def describe_settings(config: Config) -> str:
+    """The settings in which runs differ, as text: loss, mixup, pairs, pooling, scheme."""
     mixing, pool = config.mixing, config.model.pool
     parts = [config.loss.loss, "clean" if not mixing.mixup else mixing.describe()]
     if mixing.mixup:
@@ -114,51 +114,61 @@ def words_for(config: Config) -> str:
     return ", ".join([*parts, *others])
 
 
-def runs_of(data: str, steps: int, seeds: int) -> int:
-    """How many runs there are to do in all."""
-    base = base_config(data, steps)
-    return seeds * len({words_for(config_of(entry, base)) for entry in entries() if entry.left_out is None})
+def count_runs(data: str, steps: int, seeds: int) -> int:
+    """The number of runs of the series, finished ones included."""
+    base = build_base_config(data, steps)
+    return seeds * len(
+        {describe_settings(build_run_config(entry, base)) for entry in list_runs() if entry.left_out is None}
+    )
 
 
-def train_field(
+def train_all_methods(
     folder: Path = Path("runs/methods"),
     data: str = "glyphs",
     steps: int = STEPS,
     seeds: int = 1,
     watcher_of: Callable[[str, int], Watcher] = lambda name, seed: Watcher(),
-) -> Field:
-    """Train, or go on, or read what is finished; `watcher_of` gives each run its watcher."""
+) -> AllMethodsResult:
+    """Train every method that can be named, or resume or read its runs.
+
+    Args:
+        folder: where the runs are
+        data: the dataset
+        steps: of each run
+        seeds: how many runs of each method
+        watcher_of: gives the watcher of a run, from its settings as text and its seed
+    """
     check_integer("seeds", seeds, least=1)
-    base = base_config(data, steps)
-    kept: dict[str, Row] = {}
+    base = build_base_config(data, steps)
+    kept: dict[str, MethodResult] = {}
     rows = []
-    for entry in entries():
+    for entry in list_runs():
         if entry.left_out is not None:
             continue
-        config = config_of(entry, base)
-        words = words_for(config)
+        config = build_run_config(entry, base)
+        words = describe_settings(config)
         if words not in kept:
             place = folder / f"{steps}-steps" / re.sub(r"[^\w+]+", "-", words)
             runs = [
-                finished(config.with_values({"seed": s}), place / f"seed-{s}", watcher_of(words, s))
+                train_once(config.with_values({"seed": s}), place / f"seed-{s}", watcher_of(words, s))
                 for s in range(seeds)
             ]
             results = [run.results or {} for run in runs]
             recalls = tuple(100.0 * result["test"]["recall"]["1"] for result in results)
             seconds = statistics.fmean(result["seconds"] for result in results)
-            kept[words] = Row(entry, words, recalls, seconds, tuple(run.path for run in runs))
+            kept[words] = MethodResult(entry, words, recalls, seconds, tuple(run.path for run in runs))
         shared = kept[words]
-        rows.append(Row(entry, words, shared.recalls, shared.seconds, shared.folders))
-    left_out = tuple(entry for entry in entries() if entry.left_out is not None)
-    return Field(folder, data, steps, seeds, pixels(base), tuple(rows), left_out)
+        rows.append(MethodResult(entry, words, shared.recalls, shared.seconds, shared.folders))
+    left_out = tuple(entry for entry in list_runs() if entry.left_out is not None)
+    return AllMethodsResult(folder, data, steps, seeds, measure_pixels(base), tuple(rows), left_out)
 
 
-def pixels(config: Config) -> float:
+def measure_pixels(config: Config) -> float:
     """Recall@1, per cent, of the nearest neighbour by the cosine of pixels, on the unseen classes."""
-    dataset = open_data(config, lambda what, done, of: None)
+    dataset = open_data(config)
     embedder = build_embedder(config)
-    view = ImageBatches(config, embedder, dataset, select_training_part(config, dataset)).test_view
+    _, view = build_views(config, embedder.data_config, dataset.catalogue.layout)
     images = torch.cat([x for x, _ in datasets.loader(dataset.test.with_transform(view), batch_size=256)])
     mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (embedder.data_config.mean, embedder.data_config.std))
-    vectors = (images * std + mean).flatten(1)  # as they were: a cosine depends on where zero is
+    vectors = (images * std + mean).flatten(1)  # the original values, because a cosine depends on where zero is
     return 100.0 * float(evaluate.recall_at_k(vectors, dataset.test.labels, ks=(1,))[1])

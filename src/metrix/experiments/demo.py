@@ -1,8 +1,7 @@
-"""The same small model trained with and without Metrix from the same seeds, and compared.
+"""The demo: the same small model trained with and without Metrix from the same seeds, and compared.
 
-Every run is a folder of its own, so a demonstration that was interrupted goes on, and a finished one is
-only read. Differences are paired: of two runs with the same seed, which begin with the same weights and
-see the same batches.
+Each run has a folder of its own, so an interrupted demo is resumed, and a finished one only read. Differences are
+paired: between two runs with the same seed, which start from the same weights and see the same batches.
 """
 
 from __future__ import annotations
@@ -15,14 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate.metrics import find_metric, metric_name
-from metrix.experiments.train_once import finished
-from metrix.model import Embedder
-from metrix.train.batches import ImageBatches, open_data, select_training_part
+from metrix.experiments.train_once import train_once
+from metrix.runs.trained_model import open_run
 from metrix.train.config import Config
 from metrix.train.presets import preset
 from metrix.train.run_folder import RunFolder
@@ -39,7 +35,7 @@ _FILE = "demonstration.json"
 
 @dataclass(frozen=True)
 class Contrast:
-    """One measure on both sides, over the seeds."""
+    """One measure of the clean runs and of those with Metrix, seed by seed."""
 
     measure: str
     clean: tuple[float, ...]
@@ -47,7 +43,7 @@ class Contrast:
 
     @property
     def differences(self) -> list[float]:
-        """Metrix less clean, seed by seed."""
+        """Metrix minus clean, seed by seed."""
         return [after - before for before, after in zip(self.clean, self.metrix, strict=True)]
 
     @property
@@ -57,7 +53,7 @@ class Contrast:
 
     @property
     def margin(self) -> float:
-        """Half the 95 % interval of the mean difference: t · s / √n, Student's t with n-1 degrees of freedom."""
+        """Half the 95 % confidence interval of the mean difference: t(0.975, n-1) · s / √n, Student's t."""
         from scipy.stats import t
 
         n = len(self.differences)
@@ -65,12 +61,12 @@ class Contrast:
 
     @property
     def outside(self) -> bool:
-        """Whether the difference is outside the spread of the seeds: the interval leaves out zero."""
+        """Whether the difference is larger than the spread of the seeds: the interval excludes zero."""
         return abs(self.mean) > self.margin
 
     @property
     def better(self) -> bool:
-        """Whether the difference is to the good."""
+        """Whether the difference is an improvement."""
         return (self.mean > 0) == MEASURES[self.measure].higher_is_better
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,10 +83,10 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """All measures of all runs."""
+    """All measures of all runs of the demo."""
 
     folder: Path
-    config: Config  # of the side with Metrix
+    config: Config  # of the runs with Metrix
     seeds: int
     contrasts: tuple[Contrast, ...]
 
@@ -105,19 +101,24 @@ class Demonstration:
         }
 
 
-def demonstrate(
+def run_demo(
     folder: Path = Path("runs/demo"),
     seeds: int = 3,
     steps: int | None = None,
     watcher_of: Callable[[str, int], Watcher] = lambda side, seed: Watcher(),
     **changes: Any,
 ) -> Demonstration:
-    """Train, or go on, or read what is finished; then compare.
+    """Train the runs of the demo, or resume or read them, and compare.
 
-    `watcher_of` gives each run its watcher; `changes` are keys of the configuration, set on both sides.
+    Args:
+        folder: where the runs are
+        seeds: how many runs of each side
+        steps: of each run; those of the preset `glyphs` by default
+        watcher_of: gives the watcher of a run, from its side (clean or metrix) and seed
+        changes: keys of the configuration with other values, for both sides
     """
     if seeds < 2:
-        raise InvalidInput(f"seeds={seeds}: a spread needs at least 2, better 3 or more")
+        raise InvalidInput(f"seeds: expected at least 2, to measure their spread, got {seeds}")
     base = preset("glyphs").with_values({**changes, **({} if steps is None else {"max_steps": steps})})
     found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for seed in range(seeds):
@@ -125,7 +126,7 @@ def demonstrate(
             mixup = base.mixing.mixup if side == "metrix" else ()
             config = base.with_values({"seed": seed, "mixup": mixup})
             path = folder / f"{config.train.max_steps}-steps" / f"{side}-seed-{seed}"
-            found[side].append(_measures(finished(config, path, watcher_of(side, seed))))
+            found[side].append(_measure(train_once(config, path, watcher_of(side, seed))))
     contrasts = [Contrast(name, *(_values(found[side], name) for side in SIDES)) for name in MEASURES]
     return Demonstration(folder, base, seeds, tuple(contrasts))
 
@@ -134,26 +135,20 @@ def _values(runs: Sequence[dict[str, float]], name: str) -> tuple[float, ...]:
     return tuple(run[name] for run in runs)
 
 
-def _measures(run: RunFolder) -> dict[str, float]:
-    """Retrieval and geometry of the unseen classes, kept beside the run."""
+def _measure(run: RunFolder) -> dict[str, float]:
+    """Retrieval and geometry of the unseen classes; kept in the run's folder."""
     file = run.path / _FILE
     if file.exists():
         kept: dict[str, float] = json.loads(file.read_text("utf-8"))
         return kept
-    config, cpu = run.config, torch.device("cpu")
-    dataset = open_data(config, lambda what, done, of: None)
-    part = select_training_part(config, dataset)
-    embedder = Embedder.load(run.path).eval()
-    source = ImageBatches(config, embedder, dataset, part)
-    with torch.no_grad():
-        test, seen = source.embed(dataset.test, cpu), source.embed(part, cpu)
-    labels = dataset.test.labels
-    recall = evaluate.recall_at_k(test, labels, ks=KS)
+    model = open_run(run.path)
+    test, train = model.embed("test"), model.embed("train")
+    recall = evaluate.recall_at_k(test.vectors, test.labels, ks=KS)
     measures = {
         **{f"Recall@{k}": 100.0 * float(recall[k]) for k in KS},
-        "alignment": float(evaluate.alignment(test, labels)),
-        "uniformity": float(evaluate.uniformity(test)),
-        "utilization": float(evaluate.utilization(test, seen)),
+        "alignment": float(evaluate.alignment(test.vectors, test.labels)),
+        "uniformity": float(evaluate.uniformity(test.vectors)),
+        "utilization": float(evaluate.utilization(test.vectors, train.vectors)),
     }
     run.write_json(_FILE, measures)
     return measures

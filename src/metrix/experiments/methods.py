@@ -1,7 +1,7 @@
 """Everything that can be trained, from the tables that the command line and the configuration read.
 
-`listing` is a line for each name, `entries` a small run for each: every loss on its own, every mixing method with
-its usual loss, and every mixup type, kind of mixing pairs, pooling head and scheme in turn.
+`list_methods` gives a line for each name, `list_runs` a small run for each: every loss without mixup, every mixing
+method with its usual loss, and every mixup type, kind of mixing pairs, pooling head and scheme in turn.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head",
 
 
 @dataclass(frozen=True)
-class Listed:
-    """One name: what it is, where it comes from and what it goes with."""
+class ListedMethod:
+    """One name: what it is, where it was published, and what it goes with."""
 
     group: str
     name: str
@@ -46,8 +46,8 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run of one name: what it changes in the configuration. `left_out` says why there is none."""
+class MethodRun:
+    """A run of one name, as changes to a common configuration; `left_out` says why it cannot be trained there."""
 
     group: str
     name: str
@@ -55,7 +55,7 @@ class Entry:
     left_out: str | None = None
 
 
-def methods_for(loss: LossEntry) -> list[str]:
+def find_methods_for(loss: LossEntry) -> list[str]:
     """The mixing methods that a loss goes with."""
     if not loss.takes_mixup:
         return []
@@ -63,69 +63,73 @@ def methods_for(loss: LossEntry) -> list[str]:
     return [name for name, method in METHODS.items() if method.losses in ("generic", kind)]
 
 
-def listing() -> list[Listed]:
-    """Every name, in the order of the groups."""
+def list_methods() -> list[ListedMethod]:
+    """Every name that can be trained, in the order of `GROUPS`.
+
+    >>> list_methods()[0].name
+    'contrastive'
+    """
     return [
-        *_losses(),
-        *_methods(),
-        *_others("mixup type", MIXUP_TYPES),
-        *_others("mixing pairs", PAIR_KINDS),
-        *_pools(),
-        *_schemes(),
+        *_list_losses(),
+        *_list_mixing_methods(),
+        *_list_choices("mixup type", MIXUP_TYPES),
+        *_list_choices("mixing pairs", PAIR_KINDS),
+        *_list_pools(),
+        *_list_schemes(),
     ]
 
 
-def _losses() -> Iterator[Listed]:
+def _list_losses() -> Iterator[ListedMethod]:
     for name, loss in LOSSES.items():
-        methods = methods_for(loss)
-        goes_with = ", ".join(methods) if methods else "no mixup: it is outside of the generic form"
+        methods = find_methods_for(loss)
+        goes_with = ", ".join(methods) if methods else "no mixup: it is outside the generic form"
         if issubclass(loss.make, ProxyCandidateLoss):
             goes_with += f"; pairs {', '.join(PAIRS_OF_MIXED_ANCHORS)} only"
-        yield Listed("loss", name, loss.line, loss.reference, goes_with)
+        yield ListedMethod("loss", name, loss.line, loss.reference, goes_with)
 
 
-def _methods() -> Iterator[Listed]:
+def _list_mixing_methods() -> Iterator[ListedMethod]:
     for name, method in METHODS.items():
         goes_with = (
             f"{ACCEPTED_LOSSES[method.losses]}; mixup {', '.join(method.mixup)}; pairs {', '.join(method.pairs)}"
         )
-        yield Listed("mixing method", name, method.line, method.reference, goes_with)
+        yield ListedMethod("mixing method", name, method.line, method.reference, goes_with)
 
 
-def _others(group: str, choices: Mapping[str, Choice]) -> Iterator[Listed]:
+def _list_choices(group: str, choices: Mapping[str, Choice]) -> Iterator[ListedMethod]:
     for name, choice in choices.items():
         accepting = [m for m, method in METHODS.items() if name in (*method.mixup, *method.pairs)]
-        yield Listed(group, name, choice.line, choice.reference, ", ".join(accepting))
+        yield ListedMethod(group, name, choice.line, choice.reference, ", ".join(accepting))
 
 
-def _pools() -> Iterator[Listed]:
+def _list_pools() -> Iterator[ListedMethod]:
     for name, choice in POOLS.items():
         model = SimpleNamespace(features=lambda x: x, head=build_head(name, 2, 2))
         goes_with = f"everything; feature mixup by {route_for('feature', model).name}"
-        yield Listed("pooling head", name, choice.line, choice.reference, goes_with)
+        yield ListedMethod("pooling head", name, choice.line, choice.reference, goes_with)
 
 
-def _schemes() -> Iterator[Listed]:
+def _list_schemes() -> Iterator[ListedMethod]:
     for name, choice in SCHEMES.items():
         if name != "none":
             goes_with = "losses without proxies of the whole embedding's length"
-            yield Listed("scheme", name, choice.line, choice.reference, goes_with)
+            yield ListedMethod("scheme", name, choice.line, choice.reference, goes_with)
 
 
-def entries() -> list[Entry]:
-    """A run for each name; the same changes may serve several names."""
+def list_runs() -> list[MethodRun]:
+    """A run for each name; several names may have the same changes, and thus share a run."""
     clean: dict[str, Any] = {"loss": "contrastive", "mixup": ()}
     mixed = {"loss": "contrastive", "mixup": ("embed",)}
-    found = [Entry("loss", name, {"loss": name, "mixup": ()}) for name in LOSSES]
+    found = [MethodRun("loss", name, {"loss": name, "mixup": ()}) for name in LOSSES]
     found += [
-        Entry("mixing method", name, {"mixup_method": name, "loss": method.usual_loss})
+        MethodRun("mixing method", name, {"mixup_method": name, "loss": method.usual_loss})
         for name, method in METHODS.items()
     ]
-    found += [Entry("mixup type", name, {**mixed, "mixup": (name,)}) for name in MIXUP_TYPES]
-    found += [Entry("mixing pairs", name, {**mixed, "pairs": (name,)}) for name in PAIR_KINDS]
+    found += [MethodRun("mixup type", name, {**mixed, "mixup": (name,)}) for name in MIXUP_TYPES]
+    found += [MethodRun("mixing pairs", name, {**mixed, "pairs": (name,)}) for name in PAIR_KINDS]
     for name in POOLS:
         why = "it needs a transformer" if name == "cls" else None
-        found.append(Entry("pooling head", name, {**clean, "pool": name}, why))
+        found.append(MethodRun("pooling head", name, {**clean, "pool": name}, why))
     divided = {"loss": "margin", "mixup": (), "clusters": 2, "recluster_every": 5}
-    found += [Entry("scheme", name, {**divided, "scheme": name}) for name in SCHEMES if name != "none"]
+    found += [MethodRun("scheme", name, {**divided, "scheme": name}) for name in SCHEMES if name != "none"]
     return found

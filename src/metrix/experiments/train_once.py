@@ -1,6 +1,7 @@
-"""Runs that are there once: what is finished is read, what was interrupted goes on, the rest is trained.
+"""Train a run unless an identical one exists.
 
-A series of runs, each in a folder of its own, so becomes one command that can be given again.
+A series of runs, each in a folder of its own, thus becomes one command that can be repeated: finished runs are read,
+interrupted ones resumed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from metrix.train.run_folder import RunFolder, open_run_folder
 from metrix.train.watching import Watcher
 
 
-def finished(config: Config, path: Path, watcher: Watcher | None = None) -> RunFolder:
-    """The run of a configuration, finished: as it is there, continued, or trained."""
+def train_once(config: Config, path: Path, watcher: Watcher | None = None) -> RunFolder:
+    """The finished run of a configuration at a path: trained, resumed, or already there.
+
+    Raises:
+        InvalidInput: there is a run with other settings at this path
+    """
     if not path.exists() or not any(path.iterdir()):
         return train(config, path, watcher=watcher)
     run = open_run_folder(path)

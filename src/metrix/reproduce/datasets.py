@@ -116,7 +116,7 @@ def build_config(data: ReproductionData, recipe: Recipe, seed: int, dim: int, ch
 
 def _choose_preset(dataset: str, method: str) -> Config:
     name = f"paper/{dataset}/{method}"
-    if name in presets.names():
+    if name in presets.list_presets():
         return presets.preset(name)
     return presets.preset(f"paper/{dataset}").with_values({**dict.fromkeys(LossChoice.model_fields), "loss": method})
 

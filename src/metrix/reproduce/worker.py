@@ -39,7 +39,7 @@ def answer(answers: IO[str], **content: Any) -> None:
 def train_cell(folder: Path, answers: IO[str]) -> dict[str, Any]:
     """Train or resume the cell in a folder and return the answer to the parent."""
     from metrix.errors import InvalidInput
-    from metrix.experiments.train_once import finished
+    from metrix.experiments.train_once import train_once
     from metrix.files import lock
     from metrix.reproduce.cells import config_of_record
     from metrix.train.interruption import Interrupted
@@ -67,7 +67,7 @@ def train_cell(folder: Path, answers: IO[str]) -> dict[str, Any]:
         with lock(folder / "lock"):  # another process may be training it; then only its result is read
             if (path / "config.yaml").is_file():
                 RunFolder(path).write_text("config.yaml", config.to_yaml())  # the images may have moved
-            finished(config, path, StepReporter())
+            train_once(config, path, StepReporter())
             shutil.rmtree(path / "checkpoints", ignore_errors=True)  # most of a run's size, no longer needed
     except Interrupted as ended:  # the run has written its checkpoint, and no answer is expected
         raise SystemExit(ended.exit_code) from None

@@ -34,7 +34,14 @@ def build_embedder(config: Config) -> Embedder:
 
 
 def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:
-    """The loss by name, with the parameters that were given; `generator` is for losses that draw."""
+    """The loss of a configuration.
+
+    Args:
+        choice: its name and parameters; those that are None have the loss's own defaults
+        num_classes: of the training data, for losses with proxies or centres
+        dim: length of the embedding, for the same
+        generator: for losses that draw examples
+    """
     make = find("loss", choice.loss, LOSSES).make
     given = {k: v for k, v in choice.model_dump(exclude={"loss"}).items() if v is not None}
     accepted = set(inspect.signature(make).parameters)
@@ -42,14 +49,14 @@ def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.
         return ProxyAnchor.original(num_classes, dim, given.get("beta", 32.0), given.get("margin", 0.1))
     for key in given:
         if key not in accepted:
-            names = ", ".join(sorted(accepted & set(LossChoice.model_fields))) or "none"
-            raise InvalidInput(f"loss {choice.loss!r} has no {key}: accepted are {names}")
+            names = ", ".join(sorted(accepted & set(LossChoice.model_fields))) or "no parameters"
+            raise InvalidInput(f"loss {choice.loss!r} has no {key}; it has {names}")
     surroundings = {"num_classes": num_classes, "dim": dim, "generator": generator}
     return make(**given, **{k: v for k, v in surroundings.items() if k in accepted})
 
 
 def build_objective(config: Config, loss: nn.Module, generator: torch.Generator) -> Objective:
-    """The loss with its mixing method, or clean."""
+    """The loss together with its mixing method and memory, as configured; `Clean` without mixup."""
     mixing, train = config.mixing, config.train
     if not mixing.mixup:
         objective: Objective = Clean(loss)
@@ -58,38 +65,43 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
         objective = METHODS[mixing.mixup_method].build(loss, mixing, generator)
     if train.memory is None:
         if train.memory_after > 0:
-            raise InvalidInput(f"memory_after={train.memory_after} without memory: give memory, such as 8192, too")
+            raise InvalidInput(
+                f"memory: expected a size, such as 8192, with memory_after={train.memory_after}, got none"
+            )
         return objective
     if train.scheme != "none":
         raise InvalidInput(
-            f"memory={train.memory} with scheme {train.scheme!r}: its batches train slices of the embedding, "
-            "which do not compare; leave memory out"
+            f"memory: expected none with scheme {train.scheme!r}, got {train.memory}; its batches train different "
+            "slices of the embedding, which cannot be compared with each other"
         )
     return objective.with_memory(train.memory, config.model.dim, train.memory_after)
 
 
 def check_mixing(mixing: Mixing) -> None:
-    """Only what the method can do was asked for."""
+    """Raise `InvalidInput` unless the mixing method can do what the settings ask for."""
     name, method = mixing.mixup_method, METHODS[mixing.mixup_method]
     for key, accepted in (("mixup", method.mixup), ("pairs", method.pairs)):
         for given in getattr(mixing, key):
             if given not in accepted:
-                raise InvalidInput(f"{key} {given!r} with mixup_method {name!r}: accepted: {', '.join(accepted)}")
+                raise InvalidInput(f"{key}: expected {' or '.join(accepted)} with mixup_method {name!r}, got {given!r}")
     for key, why in method.fixed.items():
         value, only = getattr(mixing, key), method.defaults.get(key)
         if value != only:
-            words = "leave it out" if only is None else f"accepted is {only}"
-            raise InvalidInput(f"{key}={value} with mixup_method {name!r}: {why}; {words}")
+            expected = "nothing" if only is None else only
+            raise InvalidInput(f"{key}: expected {expected} with mixup_method {name!r}, got {value}; {why}")
     if name != "metrix" and len(mixing.mixup) > 1:
-        raise InvalidInput(f"mixup={mixing.mixup} with mixup_method {name!r}: accepted is one mixup type")
+        raise InvalidInput(f"mixup: expected one type with mixup_method {name!r}, got {mixing.mixup}")
     if name != "imix" and mixing.instance_temperature is not None:
-        raise InvalidInput(f"instance_temperature with mixup_method {name!r}: only 'imix' has a loss over instances")
+        raise InvalidInput(
+            f"instance_temperature: expected nothing with mixup_method {name!r}, got {mixing.instance_temperature}; "
+            "only 'imix' has a loss over instances"
+        )
 
 
 def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.AdamW:
     """AdamW with a group each for backbone, head and the loss's own parameters, such as proxies.
 
-    `base_lr` is what schedules start from.
+    A group's `base_lr` is its learning rate before the schedule.
     """
     train = config.train
     head_lr = train.head_lr or train.lr

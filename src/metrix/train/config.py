@@ -59,13 +59,13 @@ SchemeName = Annotated[str, _known("scheme")]
 MethodName = Annotated[str, _known("mixup_method")]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A group of keys; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
 
 
-class Data(Section):
+class Data(ConfigSection):
     """Where images come from and how they are split."""
 
     data: str = Field(
@@ -83,7 +83,7 @@ class Data(Section):
     workers: int = Field(0, ge=0, description="processes that load images; 0 loads them in the main process")
 
 
-class Model(Section):
+class Model(ConfigSection):
     """Backbone and head."""
 
     backbone: str = Field("resnet50", description="a timm model, efficientnet_lite0, 1 or 2, or glyphs-cnn")
@@ -98,7 +98,7 @@ class Model(Section):
     views: int = Field(0, ge=0, description="with --freeze-to: views of each training image to cache; 0 for no cache")
 
 
-class LossChoice(Section):
+class LossChoice(ConfigSection):
     """The loss and its parameters; those left out have the loss's own defaults."""
 
     loss: str = Field("multi-similarity", description="the loss")
@@ -115,7 +115,7 @@ class LossChoice(Section):
     tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
 
 
-class Mixing(Section):
+class Mixing(ConfigSection):
     """Mixup; keys left out have the defaults of the mixing method."""
 
     mixup_method: MethodName = Field("metrix", description="mixing method")
@@ -150,7 +150,7 @@ class Mixing(Section):
         return f"{self.mixup_method} {types}"
 
 
-class Training(Section):
+class Training(ConfigSection):
     """Batches, optimiser, schedule and model selection."""
 
     epochs: int = Field(60, ge=1, description="passes over the training images")
@@ -204,7 +204,7 @@ class Training(Section):
     checkpoint_steps: int = Field(500, ge=1, description="steps between two checkpoints within an epoch")
 
 
-class Config(Section):
+class Config(ConfigSection):
     """All keys of a run, in sections."""
 
     data: Data = Field(default_factory=Data)
@@ -242,7 +242,7 @@ def sections() -> dict[str, str]:
     return {key: name for name, part in _parts().items() for key in part.model_fields}
 
 
-def _parts() -> dict[str, type[Section]]:
+def _parts() -> dict[str, type[ConfigSection]]:
     return {"data": Data, "model": Model, "loss": LossChoice, "mixing": Mixing, "train": Training}
 
 

@@ -1,9 +1,9 @@
-"""Settings by name: the paper's for each dataset and loss, and those of the demonstration.
+"""Presets, settings by name: the paper's for each dataset and loss, and those of the demo.
 
-`paper/cub` is the dataset's preset with multi-similarity; `paper/cub/proxy-anchor` names the loss.
-Table exp-settings has sampling and learning rates, section "Training" the rest; what the paper does not
-say (epochs between two decays, warm-up, clipping) is as the losses' authors train. Losses that mixup cannot be
-added to, such as `paper/cub/triplet`, are trained as the paper's table has them, with the sampling of their authors.
+`paper/cub/proxy-anchor` names dataset and loss; `paper/cub` has the loss multi-similarity. Sampling and learning rates
+are from table exp-settings, the rest from section "Training"; what the paper does not say (epochs between two decays,
+warm-up, clipping) is as the losses' authors train. Losses that take no mixup, such as `paper/cub/triplet`, are trained
+clean, with the sampling of their authors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "proxy-anchor": {"loss": "proxy-anchor", "reduction": "original", "decay_by": 0.5, "proxy_lr": 1e-2},
     "proxy-nca++": {"loss": "proxy-nca++", "decay_by": 0.5, "proxy_lr": 4e-2},
 }
-# What the authors of each baseline say of their own training goes before what the paper says of a dataset.
+# What the authors of a baseline say about its training takes precedence over what the paper says about a dataset.
 # Learning rates are the paper's AdamW ones where the authors train with SGD, or a network of another kind.
 BASELINES: dict[str, dict[str, Any]] = {
     "triplet": {"loss": "triplet", "sampler": "balanced", "per_class": 4},
@@ -96,32 +96,36 @@ BASELINES: dict[str, dict[str, Any]] = {
         "warmup_epochs": 0,
     },
 }
-# Products have few images each: fewer fill a class of the batch, and fewer centres stand for it.
-OF_PRODUCTS: dict[str, dict[str, Any]] = {"epshn": {"per_class": 4}, "soft-triple": {"centers": 2}}
+# Products have few images each, hence fewer images per class in a batch, and fewer centres per class.
+PRODUCT_SETTINGS: dict[str, dict[str, Any]] = {"epshn": {"per_class": 4}, "soft-triple": {"centers": 2}}
 
 
-def names() -> list[str]:
-    """All presets."""
+def list_presets() -> list[str]:
+    """The names of all presets."""
     datasets = [f"paper/{name}" for name in DATASETS]
     return [*datasets, *(f"{name}/{loss}" for name in datasets for loss in (*LOSSES, *BASELINES)), "glyphs"]
 
 
 def preset(name: str) -> Config:
-    """The configuration of a preset; its data is the dataset's default folder name until it is given."""
-    if name not in names():
-        raise unknown_choice("preset", name, names())
+    """The configuration of a preset; the paper's presets leave the key `data` to be given.
+
+    >>> preset("paper/cub/contrastive").loss.margin
+    0.5
+    """
+    if name not in list_presets():
+        raise unknown_choice("preset", name, list_presets())
     if name == "glyphs":
         return Config().with_values(GLYPHS)
     _, dataset, *rest = name.split("/")
     loss = rest[0] if rest else "multi-similarity"
     if loss in LOSSES:
         return Config().with_values({**_COMMON, **LOSSES[loss], **DATASETS[dataset]})
-    products = OF_PRODUCTS.get(loss, {}) if dataset in ("sop", "inshop") else {}
+    products = PRODUCT_SETTINGS.get(loss, {}) if dataset in ("sop", "inshop") else {}
     return Config().with_values({**_COMMON, **DATASETS[dataset], **BASELINES[loss], **products, "mixup": ()})
 
 
-# Few training classes and no augmentation: the regime that mixup is meant for. Whether it pays here is for the
-# demonstration to measure. Schedule, learning rate and steps are the best of the *clean* loss on held-out
+# Few training classes and no augmentation: the regime that mixup is meant for. Whether it helps here is what the
+# demo measures. Schedule, learning rate and steps are the best of the *clean* loss on held-out
 # training classes, never the test classes: constant lr 3e-4, 1e-3, 3e-3 at 100 to 600 steps (one seed each)
 # against cosine 3e-3 at 500 steps (three seeds). λ per batch rather than per pair was chosen there on one seed.
 # Embed mixup costs next to nothing; feature mixup takes several times as long.
