@@ -1,4 +1,4 @@
-"""A pytorch-metric-learning script in which only the loss line changed."""
+"""A training script for pytorch-metric-learning in which only the line of the loss is changed."""
 
 from __future__ import annotations
 
