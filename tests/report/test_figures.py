@@ -11,7 +11,7 @@ from metrix.report.figures import maps
 from metrix.report.figures.bars import draw_bars
 from metrix.report.figures.curves import Curve, draw_curves
 from metrix.report.figures.nearest import NeighbourSearch, build_gallery
-from metrix.report.page.drawing import COLOURS, svg
+from metrix.report.page.drawing import COLOURS, render_svg
 
 NASTY = "_$x_1$ <b> 日本"
 
@@ -37,7 +37,7 @@ def test_curves_show_bands_and_a_papers_curve_in_the_colour_of_the_measured_one(
     assert words[0].strip() == NASTY
     assert "from 60.5 to 63, highest 63 at 0.4" in figure.alt
     assert [row[0] for row in figure.data] == ["curve", NASTY, NASTY, "other", "other", "paper", "paper"]
-    assert NASTY.replace("<", "&lt;").replace(">", "&gt;") in svg(figure.drawing)
+    assert NASTY.replace("<", "&lt;").replace(">", "&gt;") in render_svg(figure.drawing)
 
 
 def test_bars_have_a_panel_and_a_number_each() -> None:
@@ -93,8 +93,8 @@ def test_maps_of_very_few(rows: int, dim: int) -> None:
 
 def test_many_points_are_one_image_within_the_drawing() -> None:
     points = np.random.default_rng(0).normal(size=(maps.RASTER_FROM + 1, 2))
-    small = svg(maps.draw_class_map(points[:500], ["a"] * 500, name="m").drawing)
-    large = svg(maps.draw_class_map(points, ["a"] * len(points), name="m").drawing)
+    small = render_svg(maps.draw_class_map(points[:500], ["a"] * 500, name="m").drawing)
+    large = render_svg(maps.draw_class_map(points, ["a"] * len(points), name="m").drawing)
     assert "<image" in large
     assert "<image" not in small
     assert len(large) < 40 * len(points)  # a point as a mark of its own takes about 100

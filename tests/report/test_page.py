@@ -30,14 +30,14 @@ from metrix.report.page import (
     Value,
 )
 from metrix.report.page import drawing as drawings
-from metrix.report.page.escaping import in_figure
+from metrix.report.page.escaping import shorten_for_figure
 from tests.report.markup import checked
 
 NASTY = """_</td><script>alert("1")</script> & $x^2$ | [a](http://b.c) `c` *d* 日本 \x00\udcff '"""
 
 
 def a_drawing(label: str = "a", points: int = 5) -> Any:
-    with drawings.look():
+    with drawings.figure_style():
         figure = drawings.new_figure()
         axes = figure.add_subplot()
         axes.plot(np.linspace(0, 1, points), np.linspace(0, 1, points) ** 2, label=label)
@@ -60,14 +60,14 @@ def a_page(text: str = "words", **of_page: Any) -> Page:
         footnotes=[text],
         name=text,
     )
-    figure = Figure(a_drawing(in_figure(text)), f"alt {text}", text, text, [["x", text], [1.0, text]])
+    figure = Figure(a_drawing(shorten_for_figure(text)), f"alt {text}", text, text, [["x", text], [1.0, text]])
     blocks = [Text(text), Text(text, "note"), Text(text, "missing"), Tiles([Tile(text, text, text)])]
     sections = [Section(text, blocks), Section(text, [table, SideBySide([figure, figure]), a_gallery(text)])]
     return Page(text, sections, about=text, footer=text, **of_page)
 
 
 def test_a_page_is_well_formed_self_contained_and_said_in_words() -> None:
-    page = checked(a_page().html())
+    page = checked(a_page().to_html())
     assert [attributes["href"] for attributes in page.all("a")[:2]] == ["#words", "#words-2"]
     assert {attributes.get("alt") for attributes in page.all("img")} >= {
         "query: words",
@@ -79,7 +79,7 @@ def test_a_page_is_well_formed_self_contained_and_said_in_words() -> None:
 
 
 def test_text_from_anywhere_is_shown_as_it_is_and_never_markup() -> None:
-    written = a_page(NASTY).html()
+    written = a_page(NASTY).to_html()
     page = checked(written)
     assert "<script" not in written
     shown = NASTY.replace("\x00", "�").replace("\udcff", "�")
@@ -89,7 +89,7 @@ def test_text_from_anywhere_is_shown_as_it_is_and_never_markup() -> None:
 
 
 def test_markdown_keeps_nasty_text_within_its_cell() -> None:
-    text = a_page(NASTY).markdown("some files")
+    text = a_page(NASTY).to_markdown("some files")
     assert "<script" not in text
     assert "http://" not in text
     assert "](http" not in text.replace("\\]", "")
@@ -104,8 +104,8 @@ def test_the_best_of_a_column_is_told_without_colour() -> None:
     rows = [["a", Value(1.0), Value(3.0)], ["b", Value(2.0), Value(4.0)], ["c", Value(1.9999), Value(float("nan"))]]
     table = Table(columns, rows)
     assert table.best == {(1, 1), (2, 1), (0, 2)}  # 1.9999 is shown as 2.00: a tie
-    assert "2.00 (best)" in " ".join(checked(Page("p", [Section("s", [table])]).html()).text.split())
-    assert "| b | **2.00** | 4.00 |" in Page("p", [Section("s", [table])]).markdown("f")
+    assert "2.00 (best)" in " ".join(checked(Page("p", [Section("s", [table])]).to_html()).text.split())
+    assert "| b | **2.00** | 4.00 |" in Page("p", [Section("s", [table])]).to_markdown("f")
     grouped = Table(columns[:2], ["x", rows[0][:2], "y", rows[1][:2], rows[2][:2]])
     assert grouped.best == {(3, 1), (4, 1)}  # one alone is not the best of anything
     whole = Table(columns[:2], ["x", rows[0][:2], "y", rows[1][:2]], best_within="table")
@@ -120,7 +120,7 @@ def test_a_row_of_another_length_is_a_mistake() -> None:
 def test_tables_as_csv_hold_the_numbers_in_full() -> None:
     columns = [Column("run"), Column("R@1", "CUB")]
     rows = ["group", ["a, b", Value(0.123456789, std=0.01)], ["c", Value(1.0, interval=(0.5, 2.0))]]
-    files = Page("p", [Section("s", [Table(columns, rows, name="My table")])]).files()
+    files = Page("p", [Section("s", [Table(columns, rows, name="My table")])]).to_files()
     found = list(csv.reader(io.StringIO(files["my-table.csv"].decode())))
     assert found == [
         ["group", "run", "CUB R@1", "CUB R@1 std", "CUB R@1 low", "CUB R@1 high"],
@@ -130,18 +130,18 @@ def test_tables_as_csv_hold_the_numbers_in_full() -> None:
 
 
 def test_figures_take_their_ink_from_the_page_and_are_the_same_each_time() -> None:
-    first, second = (drawings.svg(a_drawing()) for _ in range(2))
+    first, second = (drawings.render_svg(a_drawing()) for _ in range(2))
     assert first == second
     assert "currentColor" in first
     assert "var(--grid" in first
     assert drawings.INK not in first.replace(f"var(--grid,{drawings.GRID})", "")
     assert "<metadata" not in first
     assert ">a</text>" in first  # text stays text
-    alone = drawings.standalone(drawings.svg(a_drawing()))
+    alone = drawings.make_standalone(drawings.render_svg(a_drawing()))
     assert "prefers-color-scheme:dark" in alone
     assert alone.startswith("<?xml")
-    assert drawings.png(a_drawing()) == drawings.png(a_drawing())
-    pixels = np.asarray(Image.open(io.BytesIO(drawings.png(a_drawing()))).convert("RGB"))
+    assert drawings.render_png(a_drawing()) == drawings.render_png(a_drawing())
+    pixels = np.asarray(Image.open(io.BytesIO(drawings.render_png(a_drawing()))).convert("RGB"))
     assert (pixels[0, 0] == 255).all()
 
 
@@ -149,7 +149,7 @@ def test_making_figures_leaves_matplotlib_as_it_was() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    drawings.svg(a_drawing(in_figure(NASTY)))
+    drawings.render_svg(a_drawing(shorten_for_figure(NASTY)))
     assert dict(matplotlib.rcParams) == before
 
 
@@ -157,7 +157,7 @@ def test_a_large_drawing_is_a_png(monkeypatch: pytest.MonkeyPatch) -> None:
     from metrix.report.page import html
 
     monkeypatch.setattr(html, "LARGEST_SVG", 1000)
-    page = checked(Page("p", [Section("s", [Figure(a_drawing(), "a curve")])]).html())
+    page = checked(Page("p", [Section("s", [Figure(a_drawing(), "a curve")])]).to_html())
     assert page.all("svg") == []
     assert page.all("img")[0]["alt"] == "a curve"
 
@@ -165,7 +165,7 @@ def test_a_large_drawing_is_a_png(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pictures_are_small_whatever_was_given() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (2000, 3000, 3), dtype=np.uint8)
     one = Gallery([Query(Picture(noise, "q"), {"run": [Hit(Picture(noise, "h"), True, 1.0)]})])
-    assert len(Page("p", [Section("s", [one])]).html()) < 60_000
+    assert len(Page("p", [Section("s", [one])]).to_html()) < 60_000
 
 
 def test_all_files_are_written_whole_and_named(tmp_path: Path) -> None:
@@ -187,5 +187,5 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"ends in \.html"):
         a_page().write(tmp_path / "report.txt")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="cannot be made"):
+    with pytest.raises(InvalidInput, match="cannot be created"):
         a_page().write(tmp_path / "file" / "report.html")

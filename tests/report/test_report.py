@@ -17,8 +17,8 @@ SECTIONS = [
     "Overview",
     "Settings",
     "Training",
-    "Measures",
-    "What is found",
+    "Metrics",
+    "Retrieved images",
     "Embedding map",
     "Geometry",
     "Positivity",
@@ -149,7 +149,7 @@ def test_one_clean_run_and_no_training_images(runs: Path, metrix: Any) -> None:
     assert outcome.code == 0, outcome.err
     page = checked(out.read_text("utf-8"))
     assert "no mixed loss" in page.text
-    assert page.text.count("--test-only leaves out") == 2
+    assert page.text.count("--test-only omits") == 2
     assert "Differences" not in page.text
     assert "Recall@5" in page.text
     assert "interval" not in page.text
@@ -198,7 +198,7 @@ def test_images_that_are_gone_leave_what_the_run_measured_itself(runs: Path, met
     assert outcome.code == 0, outcome.err
     page = checked((runs / "moved.html").read_text("utf-8"))
     assert f"{100 * folder.results['test']['recall']['1']:.2f}" in page.text
-    assert "as the run itself measured it at its end" in page.text
+    assert "as the run measured it at the end of training" in page.text
     assert "gone" in outcome.json["runs"][0]["missing"]
 
 
@@ -207,7 +207,7 @@ def test_mistakes_are_told_before_any_work(runs: Path, refused: Any, tmp_path: P
     refused("report", runs / "clean", "-o", tmp_path / "report.pdf", words=("report.pdf", ".html"))
     refused("report", runs / "clean", "-o", tmp_path, words=("ends in .html",))
     refused("report", runs / "clean", "--names", "a,b", words=("2 names for 1 runs",))
-    refused("report", runs / "clean", "--ks", "one", words=("--ks", "whole numbers"))
+    refused("report", runs / "clean", "--ks", "one", words=("--ks", "expected integers"))
     refused("report", runs / "clean", "--data", tmp_path / "none", words=("neither a built-in one",))
     assert list(tmp_path.iterdir()) == []
 

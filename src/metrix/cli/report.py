@@ -53,10 +53,10 @@ def report(
     from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page
-    from metrix.report.report import Choices, composed
+    from metrix.report.report import ReportOptions, compose_report
 
     Page.check_path(output)
-    choices = Choices(
+    options = ReportOptions(
         data=data,
         names=None if names is None else tuple(name.strip() for name in names.split(",")),
         ks=parse_integers("--ks", ks),
@@ -67,7 +67,7 @@ def report(
         seed=seed,
     )
     with show_progress(quiet or json_output) as told:
-        made = composed(runs, choices, told)
+        made = compose_report(runs, options, told)
         written = made.page.write(output, figures)
     if json_output:
         typer.echo(json.dumps({**made.content, "written": [str(path) for path in written]}))

@@ -1,1 +1,1 @@
-"""What people look at: measures of runs, comparisons, tables and plots."""
+"""Pages and figures from measured runs: `report` composes the page, `page` and `figures` are its building blocks."""

@@ -1,4 +1,4 @@
-"""A report on runs: everything that is known of them on one page."""
+"""A report on runs: settings, training curves, metrics, galleries, maps, geometry and cost on one page."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from metrix import __version__
 from metrix.errors import check_integer
 from metrix.evaluate import Positivity
 from metrix.report.page import Page, Section
-from metrix.report.reported_runs import measure, read_subjects
-from metrix.report.sections.cost import cost_section
-from metrix.report.sections.embedding_map import map_section
-from metrix.report.sections.galleries import retrieved_section
-from metrix.report.sections.geometry import geometry_as_json, geometry_section
+from metrix.report.reported_runs import measure_run, read_runs
+from metrix.report.sections.cost import build_cost_section
+from metrix.report.sections.embedding_map import build_map_section
+from metrix.report.sections.galleries import build_galleries_section
+from metrix.report.sections.geometry import build_geometry_section, geometry_to_dict
 from metrix.report.sections.measures import (
-    differences_of,
-    measures_as_json,
-    measures_section,
-    overview_section,
+    build_measures_section,
+    build_overview_section,
+    compare_with_first,
+    measures_to_dict,
 )
-from metrix.report.sections.positivity import positivity_section
-from metrix.report.sections.settings import settings_section
-from metrix.report.sections.training import training_section
+from metrix.report.sections.positivity import build_positivity_section
+from metrix.report.sections.settings import build_settings_section
+from metrix.report.sections.training import build_training_section
 from metrix.train.batches import Report, ignore_report
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a report shows; checked when it is made."""
+class ReportOptions:
+    """What a report shows; checked on construction."""
 
-    data: str | None = None  # measure on other data than each run's own
-    names: tuple[str, ...] | None = None
+    data: str | None = None  # data to measure on, instead of each run's own
+    names: tuple[str, ...] | None = None  # of the runs
     ks: tuple[int, ...] | None = None
     resamples: int = 1000
-    classes: int = 10  # of the map
-    queries: int = 6  # of a gallery
-    test_only: bool = False  # leave out what needs the training images
+    classes: int = 10  # on the map
+    queries: int = 6  # in a gallery
+    test_only: bool = False  # omit what needs the training images
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,39 +49,46 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Composed:
-    """The page, and its numbers as plain values."""
+class ComposedReport:
+    """The page, and its numbers for JSON."""
 
     page: Page
     content: dict[str, Any]
 
 
-def composed(paths: Sequence[Path], choices: Choices | None = None, report: Report = ignore_report) -> Composed:
-    """Measure runs and put together the page; the first run is the baseline.
+def compose_report(
+    paths: Sequence[Path], options: ReportOptions | None = None, report: Report = ignore_report
+) -> ComposedReport:
+    """Measure runs and compose a page about them.
 
-    A run that is not finished, or whose images are gone, is shown as far as it is known.
+    A run that is not finished, or whose images are gone, is shown as far as possible, with the reason.
+
+    Args:
+        paths: folders of runs; the first is the baseline of comparisons.
+        options: what the page shows.
+        report: called with the progress.
     """
-    choices = choices or Choices()
-    subjects = read_subjects(paths, choices.names, report)
-    for done, subject in enumerate(subjects, 1):
-        measure(subject, choices.data, choices.ks, choices.resamples)
-        report("measuring", done, len(subjects))
-    differences = differences_of(subjects, choices.resamples)
-    geometry, shapes = geometry_section(subjects, choices.test_only, choices.seed, report)
-    positivity, curves = positivity_section(subjects, choices.test_only, choices.seed, report)
-    cost, costs = cost_section(subjects)
+    options = options or ReportOptions()
+    runs = read_runs(paths, options.names, report)
+    for done, run in enumerate(runs, 1):
+        measure_run(run, options.data, options.ks, options.resamples)
+        report("measuring", done, len(runs))
+    differences = compare_with_first(runs, options.resamples)
+    geometry, shapes = build_geometry_section(runs, options.test_only, options.seed, report)
+    positivity, curves = build_positivity_section(runs, options.test_only, options.seed, report)
+    cost, costs = build_cost_section(runs)
     sections: list[Section] = [
-        overview_section(subjects, differences),
-        settings_section(subjects),
-        training_section(subjects),
-        measures_section(subjects, differences),
-        retrieved_section(subjects, choices.data, choices.queries, choices.seed),
-        map_section(subjects, choices.classes, choices.seed, report),
+        build_overview_section(runs, differences),
+        build_settings_section(runs),
+        build_training_section(runs),
+        build_measures_section(runs, differences),
+        build_galleries_section(runs, options.data, options.queries, options.seed),
+        build_map_section(runs, options.classes, options.seed, report),
         geometry,
         positivity,
         cost,
     ]
-    names = [subject.name for subject in subjects]
+    names = [run.name for run in runs]
     title = names[0] if len(names) == 1 else " and ".join([", ".join(names[:-1]), names[-1]])
     if len(title) > 80:
         title = f"{len(names)} runs"
@@ -92,23 +99,23 @@ def composed(paths: Sequence[Path], choices: Choices | None = None, report: Repo
     content = {
         "runs": [
             {
-                "name": subject.name,
-                "run": str(subject.run.path),
-                "finished": subject.results is not None,
-                "missing": subject.why or None,
-                "settings": subject.config.model_dump(mode="json"),
-                **measures_as_json(subject, differences),
-                "geometry": geometry_as_json(shapes, subject.name),
-                "positivity": _curve_as_json(curves.get(subject.name)),
-                "cost": costs[subject.name],
+                "name": run.name,
+                "run": str(run.folder.path),
+                "finished": run.results is not None,
+                "missing": run.why or None,
+                "settings": run.config.model_dump(mode="json"),
+                **measures_to_dict(run, differences),
+                "geometry": geometry_to_dict(shapes, run.name),
+                "positivity": _curve_to_dict(curves.get(run.name)),
+                "cost": costs[run.name],
             }
-            for subject in subjects
+            for run in runs
         ]
     }
-    return Composed(page, content)
+    return ComposedReport(page, content)
 
 
-def _curve_as_json(curve: Positivity | None) -> dict[str, Any] | None:
+def _curve_to_dict(curve: Positivity | None) -> dict[str, Any] | None:
     if curve is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""The runs that a report is about: what is known of each, and why something is not."""
+"""The runs of a report: settings, logs and metrics of each, and the reason where something is missing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 from metrix.errors import InvalidInput, MetrixError
 from metrix.evaluate import Retrieval
-from metrix.report.page.writing import distinct
+from metrix.report.page.writing import number_duplicates
 from metrix.runs.evaluation import Evaluation, Examples, embed_examples, evaluate_examples
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.train.batches import Report
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, open_run_folder
 
-LONGEST_NAME = 24  # that fits beside a curve
+LONGEST_NAME = 24  # characters that fit beside a curve
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """A run whose model was measured on the test images."""
+class MeasuredRun:
+    """A run with the embeddings and metrics of its test images."""
 
     name: str
     config: Config
@@ -33,90 +33,98 @@ class Measured:
 
     @property
     def retrieval(self) -> Retrieval:
-        """What was found of each query."""
+        """The retrieval metrics."""
         return self.evaluation.retrieval
 
     @cached_property
     def train(self) -> Examples:
-        """Embeddings of the training images."""
+        """Embeddings of the training images, computed on first use."""
         return embed_examples(self.model, part="train")
 
 
 @dataclass(eq=False)
-class Subject:
-    """A run: always its settings and logs; its model and what that finds only where there is one."""
+class ReportedRun:
+    """A run with its settings and logs, and with its model and metrics if they are available."""
 
     name: str
-    run: RunFolder
+    folder: RunFolder
     config: Config
     results: dict[str, Any] | None
     metrics: list[dict[str, Any]]
     model: TrainedModel | None = None
-    measured: Measured | None = None
-    why: str = ""  # it could not be measured
+    measured: MeasuredRun | None = None
+    why: str = ""  # why it could not be measured
 
     @property
     def steps(self) -> int:
-        """How far it was trained."""
+        """The last step in its log."""
         return max((int(line["step"]) for line in self.metrics if "step" in line), default=0)
 
 
-def read_subjects(paths: Sequence[Path], names: Sequence[str] | None, report: Report) -> list[Subject]:
-    """Settings and logs of runs; a path that is no run is an error."""
-    runs = [open_run_folder(Path(path)) for path in paths]
-    if not runs:
-        raise InvalidInput("no run was given: accepted are one or more folders that metrix train wrote")
-    if names is not None and len(names) != len(runs):
-        raise InvalidInput(f"{len(names)} names for {len(runs)} runs: give one for each, with commas")
-    configs = [run.config for run in runs]
-    given = list(names or short_names([run.path for run in runs], configs))
-    found = []
-    for name, run, config in zip(distinct(given, "{} ({})"), runs, configs, strict=True):
-        subject = Subject(name, run, config, None, run.metrics())
-        found.append(subject)
+def read_runs(paths: Sequence[Path], names: Sequence[str] | None, report: Report) -> list[ReportedRun]:
+    """Read settings and logs of runs, and open their models.
+
+    Args:
+        paths: folders of runs; one that is not a run is an error.
+        names: of the runs on the page; by default, those of the folders.
+        report: called with the progress of embedding.
+    """
+    folders = [open_run_folder(Path(path)) for path in paths]
+    if not folders:
+        raise InvalidInput("runs: expected at least one folder written by metrix train, got none")
+    if names is not None and len(names) != len(folders):
+        raise InvalidInput(
+            f"{len(names)} names for {len(folders)} runs: expected one name per run, separated by commas"
+        )
+    configs = [folder.config for folder in folders]
+    given = list(names or shorten_names([folder.path for folder in folders], configs))
+    runs = []
+    for name, folder, config in zip(number_duplicates(given, "{} ({})"), folders, configs, strict=True):
+        run = ReportedRun(name, folder, config, None, folder.metrics())
+        runs.append(run)
         try:
-            subject.results = run.results
-            subject.model = open_run(run.path, report)
+            run.results = folder.results
+            run.model = open_run(folder.path, report)
         except json.JSONDecodeError:
-            subject.why = f"{run.path / 'results.json'} cannot be read"
+            run.why = f"{folder.path / 'results.json'} cannot be read"
         except MetrixError as error:
-            subject.why = str(error)
-    return found
+            run.why = str(error)
+    return runs
 
 
-def measure(subject: Subject, spec: str | None, ks: tuple[int, ...] | None, resamples: int) -> None:
-    """Embed and measure the test part; what stands in the way is kept in `why`, unless it is in `spec`."""
-    if subject.model is None:
+def measure_run(run: ReportedRun, spec: str | None, ks: tuple[int, ...] | None, resamples: int) -> None:
+    """Embed and measure the test images; if that fails, keep the reason in `run.why`, unless `spec` was given."""
+    if run.model is None:
         return
     try:
-        test = embed_examples(subject.model, spec)
+        test = embed_examples(run.model, spec)
         found = evaluate_examples(test, ks, resamples=resamples, clustered=False)
-        subject.measured = Measured(subject.name, subject.config, subject.model, test, found)
+        run.measured = MeasuredRun(run.name, run.config, run.model, test, found)
     except MetrixError as error:
-        if spec is not None:  # a mistake in what was given, not a run that lost its images
+        if spec is not None:  # an error in what was asked for, not in the run
             raise
-        subject.why = str(error)
+        run.why = str(error)
 
 
-def measured(subjects: Sequence[Subject]) -> list[Measured]:
-    """Those that could be measured."""
-    return [subject.measured for subject in subjects if subject.measured is not None]
+def measured_runs(runs: Sequence[ReportedRun]) -> list[MeasuredRun]:
+    """The runs that could be measured."""
+    return [run.measured for run in runs if run.measured is not None]
 
 
-def comparable(subjects: Sequence[Subject]) -> list[list[Measured]]:
-    """Runs that were measured, grouped by their test images; only within a group are queries the same."""
-    groups: dict[str, list[Measured]] = {}
-    for one in measured(subjects):
+def group_comparable(runs: Sequence[ReportedRun]) -> list[list[MeasuredRun]]:
+    """The measured runs, grouped by their test images: only runs of one group answer the same queries."""
+    groups: dict[str, list[MeasuredRun]] = {}
+    for one in measured_runs(runs):
         groups.setdefault((one.test.about or {})["fingerprint"], []).append(one)
     return list(groups.values())
 
 
-def short_names(paths: Sequence[Path], configs: Sequence[Config]) -> list[str]:
-    """The folders' names; where one is too long for a figure, a letter with loss and mixup for each.
+def shorten_names(paths: Sequence[Path], configs: Sequence[Config]) -> list[str]:
+    """The folders' names or, if one of them is too long for a figure, a letter with loss and mixup for each run.
 
-    >>> short_names([Path("runs/a"), Path("runs/b")], [Config(), Config()])
+    >>> shorten_names([Path("runs/a"), Path("runs/b")], [Config(), Config()])
     ['a', 'b']
-    >>> short_names([Path("runs/2026-01-01-000000-birds-contrastive-embed")], [Config()])
+    >>> shorten_names([Path("runs/2026-01-01-000000-birds-contrastive-embed")], [Config()])
     ['A feature']
     """
     folders = [path.resolve().name for path in paths]

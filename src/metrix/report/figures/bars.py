@@ -1,4 +1,4 @@
-"""Bars of measures that have scales of their own: a panel for each."""
+"""Bars of several metrics, with a panel and a scale for each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metrix.report.page import Figure
-from metrix.report.page.drawing import COLOURS, look, new_figure
-from metrix.report.page.escaping import in_figure
+from metrix.report.page.drawing import COLOURS, figure_style, new_figure
+from metrix.report.page.escaping import shorten_for_figure
 
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "oo")
 
@@ -20,20 +20,25 @@ def draw_bars(
     order: Sequence[str] = (),
     digits: int = 3,
 ) -> Figure:
-    """`panels[measure][who]` is (value, error or None); each bar has its number at its end.
+    """Draw a panel of horizontal bars for each metric, with the number at the end of each bar.
 
-    `order` gives the colours: it names all that have one, also those that have no bar here.
+    Args:
+        panels: (value, error or None) by metric and by name.
+        name: of the figure's files.
+        caption: below the figure.
+        order: names in the order of their colours, so that a run has one colour in all figures of a page.
+        digits: after the decimal point.
     """
     who = list(dict.fromkeys(one for panel in panels.values() for one in panel))
-    with look():
+    with figure_style():
         drawing = new_figure(5.2, max(len(panels), 1) * (0.27 * len(who) + 0.62))
         rows = drawing.subplots(max(len(panels), 1), 1, squeeze=False)[:, 0]
         for axes, (measure, values) in zip(rows, panels.items(), strict=False):
             for y, one in enumerate(who):
                 if one in values:
                     _bar(axes, y, order.index(one) if one in order else y, *values[one], digits)
-            axes.set(title=in_figure(measure), ylim=(len(who) - 0.45, -0.55), yticks=range(len(who)))
-            axes.set_yticklabels([in_figure(one, 24) for one in who])
+            axes.set(title=shorten_for_figure(measure), ylim=(len(who) - 0.45, -0.55), yticks=range(len(who)))
+            axes.set_yticklabels([shorten_for_figure(one, 24) for one in who])
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)
             axes.margins(x=0.2)

@@ -1,4 +1,4 @@
-"""Curves against a number: λ, w, steps; with a band over seeds, and a paper's curve beside the measured one."""
+"""Curves against λ, w or steps, with a band over seeds, and the paper's curve beside the measured one."""
 
 from __future__ import annotations
 
@@ -11,33 +11,28 @@ from numpy.typing import NDArray
 
 from metrix.report.page import Figure
 from metrix.report.page.blocks import Rows
-from metrix.report.page.drawing import COLOURS, DASHES, MARKERS, look, new_figure
-from metrix.report.page.escaping import in_figure
+from metrix.report.page.drawing import COLOURS, DASHES, MARKERS, figure_style, new_figure
+from metrix.report.page.escaping import shorten_for_figure
 
-MARKED_AT_MOST = 60  # points with a marker each; longer curves are lines
+MARKED_AT_MOST = 60  # points; longer curves are drawn without markers
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """y against x, with a half-width of its band where there is one; NaN leaves a gap.
-
-    A `reference`, as a paper's curve, is dashed with open markers; `like` names the curve whose colour it shares.
-    `part` of another curve is dotted, without markers. `number` is its place among the colours; by default that in
-    the plot.
-    """
+    """y against x; NaN leaves a gap."""
 
     name: str
     x: Sequence[float] | NDArray[Any]
     y: Sequence[float] | NDArray[Any]
-    spread: Sequence[float] | NDArray[Any] | None = None
-    reference: bool = False
-    like: str | None = None
-    part: bool = False
-    number: int | None = None
+    spread: Sequence[float] | NDArray[Any] | None = None  # half-width of a band around y
+    reference: bool = False  # such as the paper's curve: dashed, with open markers
+    like: str | None = None  # the name of the curve whose colour it shares
+    part: bool = False  # a part of another curve: dotted, without markers
+    number: int | None = None  # index of its colour; by default, its position in the plot
 
     @classmethod
     def over_seeds(cls, name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
-        """Mean and standard deviation of several runs (runs, points); one run has no band.
+        """The mean of several runs (runs, points), with a band of one standard deviation if there are two or more.
 
         >>> curve = Curve.over_seeds("embed", [0, 1], [[1.0, 2.0], [3.0, 2.0]])
         >>> curve.y.tolist(), curve.spread.round(3).tolist()
@@ -57,15 +52,19 @@ def draw_curves(
     title: str = "",
     size: tuple[float, float] = (5.2, 3.4),
 ) -> Figure:
-    """Curves in one plot."""
-    with look():
+    """Draw curves into one plot."""
+    with figure_style():
         drawing = new_figure(*size)
         axes = drawing.add_subplot()
         order = [curve.name for curve in given if curve.like is None]
         for curve in given:
             n = order.index(curve.like or curve.name) if curve.number is None else curve.number
             colour, x, y = COLOURS[n % len(COLOURS)], np.asarray(curve.x, float), np.asarray(curve.y, float)
-            style: dict[str, Any] = {"color": colour, "label": in_figure(curve.name, 60), "linestyle": DASHES[0]}
+            style: dict[str, Any] = {
+                "color": colour,
+                "label": shorten_for_figure(curve.name, 60),
+                "linestyle": DASHES[0],
+            }
             if len(x) <= MARKED_AT_MOST:
                 style["marker"] = MARKERS[n % len(MARKERS)]
             else:
@@ -78,14 +77,14 @@ def draw_curves(
             if curve.spread is not None:
                 spread = np.asarray(curve.spread, float)
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.18, linewidth=0)
-        axes.set(xlabel=x_label, ylabel=y_label, title=in_figure(title, 60))
+        axes.set(xlabel=x_label, ylabel=y_label, title=shorten_for_figure(title, 60))
         if len(given) > 1:
             axes.legend()
-    return Figure(drawing, _said(given, x_label, y_label), caption, name, _data(given, x_label, y_label))
+    return Figure(drawing, _describe(given, x_label, y_label), caption, name, _list_points(given, x_label, y_label))
 
 
-def _said(given: Sequence[Curve], x_label: str, y_label: str) -> str:
-    """What a curve does, in words: where it begins, ends, and is highest."""
+def _describe(given: Sequence[Curve], x_label: str, y_label: str) -> str:
+    """The curves in words: where each begins, ends and is highest."""
     parts = []
     for curve in given:
         x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
@@ -98,7 +97,7 @@ def _said(given: Sequence[Curve], x_label: str, y_label: str) -> str:
     return f"{y_label} against {x_label}: {'; '.join(parts) or 'no points'}"
 
 
-def _data(given: Sequence[Curve], x_label: str, y_label: str) -> Rows:
+def _list_points(given: Sequence[Curve], x_label: str, y_label: str) -> Rows:
     rows: list[list[object]] = [["curve", x_label, y_label, "spread"]]
     for curve in given:
         spread = [None] * len(curve.x) if curve.spread is None else [float(value) for value in curve.spread]

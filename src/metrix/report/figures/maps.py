@@ -1,4 +1,4 @@
-"""Embeddings in the plane by t-SNE: near stays near; distances between groups say little."""
+"""Maps of embeddings in the plane, by t-SNE: neighbours stay neighbours, other distances mean little."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.report.page import Figure
-from metrix.report.page.drawing import COLOURS, GRID, INK, MARKERS, PAPER, look, new_figure
-from metrix.report.page.escaping import in_figure
+from metrix.report.page.drawing import COLOURS, GRID, INK, MARKERS, PAPER, figure_style, new_figure
+from metrix.report.page.escaping import shorten_for_figure
 
-PER_CLASS = 60  # drawn of a class at most
-RASTER_FROM = 5000  # points; more are drawn as one image within the SVG
+PER_CLASS = 60  # examples of a class drawn at most
+RASTER_FROM = 5000  # points; more are drawn as one image inside the SVG
 _CLASS_COLOURS = (*COLOURS[:6], "#4f9fd6", "#a5522a", "#4c8f3a", "#8f8f8f")
 
 
 @dataclass(frozen=True)
 class ChosenExamples:
-    """Which examples a map shows: the same for all runs that have the same labels."""
+    """The examples that a map shows; they depend only on the labels and the seed."""
 
     classes: tuple[str, ...]
     rows: NDArray[np.int64]
@@ -29,7 +29,7 @@ class ChosenExamples:
 def choose_examples(
     labels: NDArray[Any], classes: int = 10, per_class: int = PER_CLASS, seed: int = 0
 ) -> ChosenExamples:
-    """Some classes at random, of those with two examples or more, and some examples of each.
+    """Draw classes at random among those with two examples or more, and examples of each.
 
     >>> choose_examples(np.array(["a", "b", "a", "b", "c"]), classes=5).classes
     ('a', 'b')
@@ -43,12 +43,12 @@ def choose_examples(
 
 
 def project_to_plane(vectors: NDArray[Any], seed: int = 0, like: NDArray[Any] | None = None) -> NDArray[np.float64]:
-    """Points (n, 2) of embeddings (n, d), the same each time; turned and mirrored to be `like` other points of them."""
+    """Points (n, 2) for embeddings (n, d), deterministic; rotated and mirrored to match the points `like`, if given."""
     count = len(vectors)
     if count == 0:
         return np.empty((0, 2))
     centred = np.asarray(vectors, np.float64) - np.mean(vectors, axis=0)
-    if count < 5:  # too few to have neighbours: the two main directions
+    if count < 5:  # too few for t-SNE: the two principal directions
         left, values, _ = np.linalg.svd(centred, full_matrices=False)
         points = np.pad(left * values, ((0, 0), (0, 2)))[:, :2]
     else:
@@ -67,10 +67,10 @@ def project_to_plane(vectors: NDArray[Any], seed: int = 0, like: NDArray[Any] | 
 def draw_class_map(
     points: NDArray[Any], labels: Sequence[str], *, name: str, title: str = "", caption: str = ""
 ) -> Figure:
-    """A map with a colour, a marker and a number for each class."""
+    """Draw a map with a colour, a marker and a number for each class."""
     of = np.asarray(labels)
     classes = list(dict.fromkeys(of.tolist()))
-    with look():
+    with figure_style():
         rows = (len(classes) + 1) // 2
         drawing = new_figure(5.2, 4.2 + 0.21 * rows)
         axes = drawing.add_subplot()
@@ -84,8 +84,8 @@ def draw_class_map(
             box = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.7}
             place = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "va": "center", "bbox": box}
             axes.annotate(str(n + 1), (x, y), fontsize=8, fontweight="bold", **place)  # type: ignore[arg-type]
-        _bare(axes, title)
-        names = [f"{n + 1}  {in_figure(one, 30)}" for n, one in enumerate(classes)]
+        _hide_numbers(axes, title)
+        names = [f"{n + 1}  {shorten_for_figure(one, 30)}" for n, one in enumerate(classes)]
         if classes:
             drawing.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8.5, handletextpad=0.2)
     said = f"{len(points):,} embeddings of {len(classes)} classes in the plane{f', {title}' if title else ''}"
@@ -102,21 +102,21 @@ def draw_utilization_maps(
     caption: str = "",
     seed: int = 0,
 ) -> tuple[Figure, Figure]:
-    """Queries with a line to the nearest training embedding: clean ones alone, and with mixed ones (fig. utiliz).
+    """Draw queries with a line to the nearest training embedding, clean only and with mixed ones (fig. utiliz).
 
-    All are unit embeddings; both maps have the same points.
+    All are unit embeddings. Both maps use the same projection.
     """
     points = project_to_plane(np.concatenate([train, mixed, queries]), seed)
     parts = dict(zip(_KINDS, np.split(points, [len(train), len(train) + len(mixed)]), strict=True))
-    clean = _utilization_map(train, queries, points, {**parts, "mixed": None}, f"{name}-clean", "clean", caption)
+    clean = _draw_utilization_map(train, queries, points, {**parts, "mixed": None}, f"{name}-clean", "clean", caption)
     seen = np.concatenate([train, mixed])
-    return clean, _utilization_map(seen, queries, points, parts, f"{name}-mixed", "clean and mixed", caption)
+    return clean, _draw_utilization_map(seen, queries, points, parts, f"{name}-mixed", "clean and mixed", caption)
 
 
 _KINDS = {"clean": (COLOURS[6], "o", 9), "mixed": (COLOURS[1], "+", 14), "query": (COLOURS[0], "^", 28)}
 
 
-def _utilization_map(
+def _draw_utilization_map(
     seen: NDArray[Any],
     queries: NDArray[Any],
     points: NDArray[Any],
@@ -127,10 +127,10 @@ def _utilization_map(
 ) -> Figure:
     nearest = (np.asarray(queries) @ seen.T).argmax(1)
     distance = float(np.mean(2 - 2 * np.sum(np.asarray(queries) * seen[nearest], axis=1)))
-    with look():
+    with figure_style():
         drawing = new_figure(5.2, 4.4)
         axes = drawing.add_subplot()
-        _lines(axes, np.stack([points[-len(queries) :], points[nearest]], axis=1))
+        _draw_lines(axes, np.stack([points[-len(queries) :], points[nearest]], axis=1))
         shown = {one: part for one, part in parts.items() if part is not None}
         handles = [_scatter(axes, part, len(points), *_KINDS[one]) for one, part in shown.items()]
         words = {"clean": "training, clean", "mixed": "training, mixed", "query": "test query"}
@@ -138,9 +138,9 @@ def _utilization_map(
         low, high = points.min(0), points.max(0)
         edge = 0.05 * (high - low) + 1e-9
         axes.set(xlim=(low[0] - edge[0], high[0] + edge[0]), ylim=(low[1] - edge[1], high[1] + edge[1]))
-        _bare(axes, f"{kind} training examples: mean d² = {distance:.3f}")
+        _hide_numbers(axes, f"{kind} training examples: mean d² = {distance:.3f}")
     counts = ", ".join(f"{len(part)} {one}" for one, part in shown.items())
-    said = f"Each query with a line to its nearest of the {kind} training examples ({counts}); mean d² {distance:.3f}"
+    said = f"Queries with a line to the nearest of the {kind} training examples ({counts}); mean d² {distance:.3f}"
     data: list[list[object]] = [["kind", "x", "y"]]
     data += [[one, float(x), float(y)] for one, part in shown.items() for x, y in part]
     return Figure(drawing, said, caption, name, data)
@@ -153,15 +153,15 @@ def _scatter(axes: Any, points: NDArray[Any], of: int, colour: str, marker: str,
     )
 
 
-def _lines(axes: Any, ends: NDArray[Any]) -> None:
+def _draw_lines(axes: Any, ends: NDArray[Any]) -> None:
     from matplotlib.collections import LineCollection
 
     axes.add_collection(LineCollection(list(ends), colors=INK, linewidths=0.7, alpha=0.7))
 
 
-def _bare(axes: Any, title: str) -> None:
-    """Axes without numbers: those of a map mean nothing."""
-    axes.set(xticks=[], yticks=[], title=in_figure(title, 60))
+def _hide_numbers(axes: Any, title: str) -> None:
+    """Remove the axis numbers, which mean nothing on a map."""
+    axes.set(xticks=[], yticks=[], title=shorten_for_figure(title, 60))
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set(visible=True, edgecolor=GRID)

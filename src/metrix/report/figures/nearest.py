@@ -1,4 +1,4 @@
-"""Galleries: queries and what each searcher finds nearest."""
+"""Galleries: queries and the nearest neighbours that each model finds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from metrix.search import Index
 
 @dataclass(frozen=True, eq=False)
 class NeighbourSearch:
-    """Embeddings of queries, and of what is searched; without a gallery, the other queries are searched."""
+    """Embeddings of queries and of the gallery they search; without one, they search the other queries."""
 
     queries: NDArray[Any]  # (n, d)
     gallery: NDArray[Any] | None = None  # (m, d)
 
     def nearest(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k nearest (rows, k) of some queries, never a query itself, and their cosines."""
+        """The k nearest neighbours (rows, k) of some queries, without the queries themselves, and their cosines."""
         searched = self.queries if self.gallery is None else self.gallery
         found = Index.build(searched).search(self.queries[list(rows)], k=k + (self.gallery is None))
         if self.gallery is not None:
             return found.ids, found.similarities
         keep = found.ids != np.asarray(rows)[:, None]
-        keep[keep.all(1), -1] = False  # a query behind more than k others that are the same as it
+        keep[keep.all(1), -1] = False  # a query that ranks behind more than k copies of itself
         shape = (len(keep), -1)
         return found.ids[keep].reshape(shape), found.similarities[keep].reshape(shape)
 
@@ -44,7 +44,19 @@ def build_gallery(
     caption: str = "",
     name: str = "gallery",
 ) -> Gallery:
-    """What each searcher finds for the queries at `rows`; `picture(row)` gives the pixels of one."""
+    """Build a gallery of the nearest neighbours that each searcher finds for some queries.
+
+    Args:
+        searchers: by the name that the gallery shows.
+        rows: row numbers of the queries.
+        labels: the classes of all queries.
+        picture: gives the pixels of a query by its row number.
+        gallery_labels: the classes of the gallery, if it is separate.
+        gallery_picture: gives the pixels of a gallery example, if the gallery is separate.
+        k: neighbours of each query.
+        caption: below the gallery.
+        name: of the gallery's files.
+    """
     found = {who: searcher.nearest(rows, k) for who, searcher in searchers.items()}
     searched_labels = labels if gallery_labels is None else gallery_labels
     searched_picture = picture if gallery_picture is None else gallery_picture

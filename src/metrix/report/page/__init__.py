@@ -1,9 +1,9 @@
-"""A page of results: one self-contained HTML file, the same in Markdown, and every figure and table as files.
+"""Pages of results: one self-contained HTML file, the same in Markdown, and every figure and table as a file.
 
     page = Page("Two runs", [Section("Measures", [Text("On unseen classes."), Table(...), Figure(...)])])
     page.write(Path("report.html"))   # report.html, report.md and report-files/
 
-Blocks are plain values; all text in them is shown as it is, whatever characters it has.
+Blocks are plain values. Any text in them is shown literally; markup in it has no effect.
 """
 
 from __future__ import annotations

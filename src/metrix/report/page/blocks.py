@@ -1,4 +1,4 @@
-"""What a page is made of: values without any markup."""
+"""The building blocks of a page: plain values without markup."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.report.page.drawing import svg
+from metrix.report.page.drawing import render_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-Rows: TypeAlias = Sequence[Sequence[object]]  # of a CSV file, its header first
+Rows: TypeAlias = Sequence[Sequence[object]]  # of a CSV file, the header first
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; a `note` stands apart, `missing` says what could not be shown and why."""
+    """Paragraphs; a `note` is set apart, and `missing` states what could not be shown and why."""
 
     text: str
     tone: Literal["plain", "note", "missing"] = "plain"
@@ -28,7 +28,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Value:
-    """A number of a table, with how sure it is.
+    """A number of a table, with its standard deviation or interval.
 
     >>> Value(45.29, std=0.312).text, Value(1.5, interval=(0.2, 2.75), sign=True, mark="*").text
     ('45.29 ± 0.31', '+1.50 * (+0.20 to +2.75)')
@@ -39,29 +39,29 @@ class Value:
     interval: tuple[float, float] | None = None
     digits: int = 2
     sign: bool = False
-    mark: str = ""  # of a footnote, as *
-    below: str = ""  # a small second line, as the paper's number
+    mark: str = ""  # of a footnote, such as *
+    below: str = ""  # a small second line, such as the paper's number
 
     @property
     def number(self) -> str:
         """The number alone, rounded as shown."""
-        return self._shown(self.value)
+        return self._format(self.value)
 
     @property
     def about(self) -> str:
-        """How sure it is: ± deviation, or an interval."""
+        """The standard deviation or the interval, as shown."""
         if self.std is not None:
             return f"± {self.std:.{self.digits}f}"
         if self.interval is not None:
-            return f"({self._shown(self.interval[0])} to {self._shown(self.interval[1])})"
+            return f"({self._format(self.interval[0])} to {self._format(self.interval[1])})"
         return ""
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
+        """Number, mark, deviation or interval, and second line, in one line."""
         return " ".join(part for part in (self.number, self.mark, self.about, self.below) if part)
 
-    def _shown(self, value: float) -> str:
+    def _format(self, value: float) -> str:
         return f"{value:{'+' if self.sign else ''},.{self.digits}f}"
 
 
@@ -81,12 +81,12 @@ def cell_text(cell: str | int | float | None) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; columns with the same `group` get a common heading."""
+    """A column of a table; neighbouring columns with the same `group` share a heading."""
 
     name: str
     group: str = ""
-    best: Literal["max", "min"] | None = None  # which of its values is shown as the best
-    text: bool = False  # words, to the left; numbers stand to the right
+    best: Literal["max", "min"] | None = None  # which of its values is marked as the best
+    text: bool = False  # words, aligned left; numbers are aligned right
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Table:
 
     @property
     def best(self) -> set[tuple[int, int]]:
-        """(row, column) of each best value.
+        """(row, column) of each value marked as the best.
 
         >>> Table([Column("run"), Column("R@1", best="max")], [["a", Value(1.0)], ["b", Value(2.0)]]).best
         {(1, 1)}
@@ -137,7 +137,7 @@ class Table:
 
     @property
     def data(self) -> list[list[object]]:
-        """The table as rows of a CSV file, numbers in full; a deviation or interval has columns of its own."""
+        """Rows of a CSV file with numbers in full; deviations and intervals have columns of their own."""
         values = [[row[c] for row in self.rows if not isinstance(row, str)] for c in range(len(self.columns))]
         header: list[object] = ["group"] if any(isinstance(row, str) for row in self.rows) else []
         parts = [_parts_of(column) for column in values]
@@ -174,7 +174,7 @@ def _part(cell: Cell, name: str) -> object:
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A drawing of matplotlib; `alt` says in words what it shows, `data` are the numbers behind it."""
+    """A matplotlib figure; `alt` describes it in words, `data` are the numbers behind it."""
 
     drawing: Drawing
     alt: str
@@ -184,8 +184,8 @@ class Figure:
 
     @cached_property
     def svg(self) -> str:
-        """The drawing as SVG, drawn once."""
-        return svg(self.drawing)
+        """The drawing as SVG, rendered once."""
+        return render_svg(self.drawing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A picture that a search found, and whether it is of the query's class."""
+    """A picture that a search found; `right` if it is of the query's class."""
 
     picture: Picture
     right: bool
@@ -207,7 +207,7 @@ class Hit:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A picture searched with, and what each searcher found, nearest first."""
+    """The picture of a query, and what each searcher found for it, nearest first."""
 
     picture: Picture
     found: Mapping[str, Sequence[Hit]]
@@ -215,7 +215,7 @@ class Query:
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Queries with what was found, framed and ticked where it is right."""
+    """Queries with the pictures found for them, framed and marked as right or wrong."""
 
     queries: Sequence[Query]
     caption: str = ""
@@ -223,7 +223,7 @@ class Gallery:
 
     @property
     def data(self) -> Rows:
-        """A line for each found picture."""
+        """A row for each picture found."""
         lines: list[list[object]] = [["query", "query class", "searcher", "rank", "class", "right", "similarity"]]
         for n, query in enumerate(self.queries, 1):
             for searcher, hits in query.found.items():
@@ -236,7 +236,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Tile:
-    """One number to see first."""
+    """A number to emphasise."""
 
     label: str
     value: str
@@ -245,14 +245,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A few numbers to see first."""
+    """A few numbers to emphasise, in a row."""
 
     tiles: Sequence[Tile]
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Blocks side by side where the page is wide enough, below each other where it is not."""
+    """Blocks side by side if the page is wide enough, otherwise below each other."""
 
     blocks: Sequence[Block] = field(default=())
 
@@ -262,16 +262,16 @@ Block: TypeAlias = Text | Table | Figure | Gallery | Tiles | SideBySide
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is under it."""
+    """A heading and the blocks below it."""
 
     heading: str
     blocks: Sequence[Block]
 
 
-def each(blocks: Sequence[Block]) -> Iterator[Block]:
-    """All blocks, also those that stand side by side."""
+def iterate_blocks(blocks: Sequence[Block]) -> Iterator[Block]:
+    """All blocks, including those inside `SideBySide`."""
     for block in blocks:
         if isinstance(block, SideBySide):
-            yield from each(block.blocks)
+            yield from iterate_blocks(block.blocks)
         else:
             yield block

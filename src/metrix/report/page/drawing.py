@@ -1,7 +1,7 @@
-"""Drawings of matplotlib as SVG and PNG: the same drawing gives the same bytes.
+"""Matplotlib figures as SVG and PNG; the same figure gives the same bytes.
 
-An SVG keeps its text as text and takes ink, grid and paper from the page around it, so it is right on a
-light page, on a dark one and in print; on its own it asks the system which of the two it is shown on.
+An SVG keeps its text as text and takes its colours for ink, grid and background from the page around it, so it fits a
+light page, a dark page and print. As a file of its own it follows the system's preference for light or dark.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK, GRID, PAPER = "#2b2f36", "#d9dde3", "#fefefe"  # these three change with the page
-# Told apart also by people who see no red or no green, and in grey by their markers and dashes.
+INK, GRID, PAPER = "#2b2f36", "#d9dde3", "#fefefe"  # replaced by the colours of the page
+# Distinguishable with colour blindness, and in greyscale by their markers and dashes.
 COLOURS = ("#2a7fc1", "#d9722b", "#1f9e78", "#c568a5", "#b08a00", "#7d6bc4", "#6f7680")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
@@ -49,10 +49,10 @@ _LOOK: dict[str, Any] = {
     "legend.labelcolor": INK,
     "lines.linewidth": 1.8,
     "lines.markersize": 4.5,
-    "text.parse_math": False,  # a $ in a name is a $
+    "text.parse_math": False,  # a $ in a name is shown as $
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
-    "svg.fonttype": "none",  # text stays text: small, selectable, in the page's font
+    "svg.fonttype": "none",  # text stays text: small files, selectable, in the page's font
     "svg.hashsalt": "metrix",
     "svg.image_inline": True,
 }
@@ -63,18 +63,18 @@ _STANDALONE = (
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """The common look, for making figures under; matplotlib's own settings come back after it."""
+def figure_style() -> Iterator[None]:
+    """Apply the common style to figures made inside; matplotlib's settings are restored afterwards."""
     from matplotlib import rc_context
 
     with rc_context(cast("Any", _LOOK)), warnings.catch_warnings():
-        # A name in a script that the font lacks is shown by the reader's fonts, since it stays text.
+        # A name in a script that the font lacks stays text and is shown in a font of the reader.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .*missing from")
         yield
 
 
 def new_figure(width: float = 5.2, height: float = 3.6) -> Figure:
-    """An empty figure of its own, in inches; nothing global knows of it."""
+    """An empty figure of this size in inches, unknown to pyplot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -83,44 +83,44 @@ def new_figure(width: float = 5.2, height: float = 3.6) -> Figure:
     return figure
 
 
-def svg(figure: Figure) -> str:
-    """The drawing for within a page: no header, no ids but those it uses; `with_prefix` makes them its own."""
+def render_svg(figure: Figure) -> str:
+    """The figure as an SVG element for a page: without header, and with no ids but those it refers to."""
     buffer = io.StringIO()
-    with look():
+    with figure_style():
         figure.savefig(buffer, format="svg", dpi=DOTS_PER_INCH, transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = text.replace("font-family: 'DejaVu Sans'", "font-family: inherit")
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<[^>]+>", lambda tag: _shorter(tag.group()), text)
+    text = re.sub(r"<[^>]+>", lambda tag: _shorten(tag.group()), text)
     text = re.sub(r">\s*\n\s*<", "><", text)
     for colour, name in ((INK, "currentColor"), (GRID, f"var(--grid,{GRID})"), (PAPER, "var(--paper,#fff)")):
         text = text.replace(colour, name)
     return text
 
 
-def with_prefix(drawn: str, prefix: str) -> str:
-    """An SVG whose ids are not those of another on the same page."""
+def prefix_ids(drawn: str, prefix: str) -> str:
+    """The SVG with a prefix on all ids, so that they differ from those of other figures on the page."""
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", drawn)
 
 
-def standalone(drawn: str) -> str:
-    """An SVG as a file of its own, for light and dark."""
+def make_standalone(drawn: str) -> str:
+    """The SVG as a file of its own, for light and dark backgrounds."""
     head, rest = drawn.split(">", 1)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{_STANDALONE}{rest}'
 
 
-def png(figure: Figure) -> bytes:
-    """The drawing on white."""
+def render_png(figure: Figure) -> bytes:
+    """The figure as a PNG on white."""
     buffer = io.BytesIO()
-    with look():
+    with figure_style():
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white", metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _shorter(tag: str) -> str:
-    """A tag with coordinates to a hundredth of a point, without the ids of groups."""
+def _shorten(tag: str) -> str:
+    """The tag with coordinates cut to a hundredth of a point, and without the ids of groups."""
     if tag.startswith("<g "):
         tag = re.sub(r' id="[^"]*"', "", tag)
     return re.sub(r"(\d\.\d\d)\d+", r"\1", tag) if len(tag) < 100_000 or "base64" not in tag else tag

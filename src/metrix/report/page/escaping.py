@@ -10,7 +10,7 @@ import unicodedata
 
 
 def clean(text: object) -> str:
-    """Text that can be written as UTF-8 and is allowed in HTML: other characters become �.
+    """The text with � for characters that UTF-8 or HTML do not allow.
 
     >>> clean("a\\x00b\\udcffc")
     'a�b�c'
@@ -30,10 +30,10 @@ def split_paragraphs(text: object) -> list[str]:
     return [part for part in clean(text).split("\n\n") if part.strip()]
 
 
-def in_markdown(text: object) -> str:
-    """Text for Markdown, on one line, also within a table.
+def escape_markdown(text: object) -> str:
+    """The text on one line with Markdown's special characters escaped, also for use in a table.
 
-    >>> in_markdown("a_b|c <i>")
+    >>> escape_markdown("a_b|c <i>")
     'a\\\\_b\\\\|c &lt;i&gt;'
     """
     line = " ".join(clean(text).split())
@@ -42,10 +42,10 @@ def in_markdown(text: object) -> str:
     return re.sub(r"^(\d+)([.)])(?= |$)|^([-+=])", lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", line)
 
 
-def in_figure(text: object, longest: int = 40) -> str:
-    """Text for matplotlib, on one line, not too long; a leading _ would keep it out of a legend.
+def shorten_for_figure(text: object, longest: int = 40) -> str:
+    """The text on one line of at most `longest` characters; matplotlib would leave a leading _ out of a legend.
 
-    >>> in_figure("_a long name", longest=8)
+    >>> shorten_for_figure("_a long name", longest=8)
     ' _a long…'
     """
     line = " ".join(clean(text).split())
@@ -53,10 +53,10 @@ def in_figure(text: object, longest: int = 40) -> str:
     return " " + line if line.startswith("_") else line
 
 
-def slug(text: object) -> str:
-    """A name for a file or an anchor.
+def slugify(text: object) -> str:
+    """The text as a name for a file or an anchor: lower-case ASCII letters, digits and hyphens.
 
-    >>> slug("Recall@1, per class"), slug("日本")
+    >>> slugify("Recall@1, per class"), slugify("日本")
     ('recall-1-per-class', 'part')
     """
     plain = unicodedata.normalize("NFKD", clean(text)).encode("ascii", "ignore").decode()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from metrix.report.page.blocks import Column, Figure, Rows, Section, Value, cell_text
 from metrix.report.page.csv import to_csv
-from metrix.report.page.drawing import png, with_prefix
+from metrix.report.page.drawing import prefix_ids, render_png
 from metrix.report.page.escaping import clean, split_paragraphs
-from metrix.report.page.pictures import data_address, has_few_pixels
+from metrix.report.page.pictures import encode_picture, has_few_pixels
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,7 +52,7 @@ def render_html(title: str, about: str, sections: Sequence[Section], anchors: Se
             sections=parts,
             footer=footer,
             style=style,
-            picture_address=lru_cache(maxsize=None)(data_address),  # a picture is often shown for several runs
+            picture_address=lru_cache(maxsize=None)(encode_picture),  # a picture is often shown for several runs
         )
     )
 
@@ -107,12 +107,12 @@ def _svg_inside(figure: Figure, prefix: str) -> Markup:
     """The drawing after its opening `<svg`, to which the template adds attributes; empty if it is too large."""
     from markupsafe import Markup
 
-    drawn = with_prefix(figure.svg, f"{prefix}-")
+    drawn = prefix_ids(figure.svg, f"{prefix}-")
     return Markup(drawn.removeprefix("<svg") if len(drawn) <= LARGEST_SVG else "")
 
 
 def _png_address(figure: Figure) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png(figure.drawing)).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(render_png(figure.drawing)).decode()}"
 
 
 def _size_in_pixels(figure: Figure) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""How embeddings lie: alignment, uniformity, utilization."""
+"""Geometry of the embeddings: alignment, uniformity and utilization."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from metrix.evaluate import Estimate
 from metrix.report.figures.bars import draw_bars
 from metrix.report.figures.maps import draw_utilization_maps
 from metrix.report.page import Block, Cell, Column, Figure, Section, SideBySide, Table, Text, Value
-from metrix.report.reported_runs import Measured, Subject, measured
-from metrix.report.sections import missing
+from metrix.report.reported_runs import MeasuredRun, ReportedRun, measured_runs
+from metrix.report.sections import name_missing
 from metrix.runs.analysis import (
     Utilization,
     estimate_to_dict,
@@ -32,12 +32,14 @@ DRAWN_QUERIES, DRAWN_NEAREST, DRAWN_OTHERS = 40, 3, 150
 Found = dict[str, dict[str, Any]]
 
 
-def geometry_section(subjects: Sequence[Subject], test_only: bool, seed: int, report: Report) -> tuple[Section, Found]:
-    """Alignment and uniformity of test embeddings, and how near they are to those of training."""
+def build_geometry_section(
+    runs: Sequence[ReportedRun], test_only: bool, seed: int, report: Report
+) -> tuple[Section, Found]:
+    """Alignment and uniformity of the test embeddings, and their distance to the training embeddings."""
     blocks: list[Block] = []
     found: Found = {}
     why: list[str] = []
-    shown = measured(subjects)
+    shown = measured_runs(runs)
     for done, one in enumerate(shown, 1):
         found[one.name] = measure_geometry(one.test)
         if not test_only:
@@ -48,22 +50,22 @@ def geometry_section(subjects: Sequence[Subject], test_only: bool, seed: int, re
                 why.append(f"utilization of {one.name}: {error}")
         report("geometry", done, len(shown))
     if found:
-        blocks += [Text(_ABOUT), SideBySide([_bars(found, [subject.name for subject in subjects]), _table(found)])]
+        blocks += [Text(_ABOUT), SideBySide([_draw_bars_of(found, [run.name for run in runs]), _build_table(found)])]
     if test_only and found:
-        why.append("utilization needs the embeddings of the training images, which --test-only leaves out")
+        why.append("utilization needs the embeddings of the training images, which --test-only omits")
     blocks += [Text("\n\n".join(why), "missing")] if why else []
-    blocks += _maps(shown, found, seed)
-    return Section("Geometry", [*blocks, *missing(subjects)]), found
+    blocks += _draw_maps(shown, found, seed)
+    return Section("Geometry", [*blocks, *name_missing(runs)]), found
 
 
 _ABOUT = (
-    "Alignment is the mean squared distance of two examples of a class, uniformity the log of the mean of exp(-2 d²) "
-    "over all pairs, utilization the mean squared distance of a test example to the nearest training example: of the "
-    "clean ones, and of clean and mixed ones together. Lower is better for each."
+    "Alignment is the mean squared distance d² of two examples of a class, uniformity the log of the mean of "
+    "exp(-2 d²) over all pairs, and utilization the mean squared distance of a test example to the nearest training "
+    "example, among the clean ones and among clean and mixed ones together. Lower is better for all three."
 )
 
 
-def _panels(found: Found) -> dict[str, dict[str, tuple[float, float | None]]]:
+def _list_panels(found: Found) -> dict[str, dict[str, tuple[float, float | None]]]:
     panels: dict[str, dict[str, tuple[float, float | None]]] = {}
     for name, values in found.items():
         for measure in ("alignment", "uniformity"):
@@ -80,12 +82,12 @@ def _with_error(value: Any) -> tuple[float, float | None]:
     return float(value), value.standard_error if sampled else None
 
 
-def _bars(found: Found, order: Sequence[str]) -> Figure:
-    return draw_bars(_panels(found), name="geometry", caption="Lower is better.", order=order)
+def _draw_bars_of(found: Found, order: Sequence[str]) -> Figure:
+    return draw_bars(_list_panels(found), name="geometry", caption="Lower is better.", order=order)
 
 
-def _table(found: Found) -> Table:
-    panels = _panels(found)
+def _build_table(found: Found) -> Table:
+    panels = _list_panels(found)
     columns = [Column("run"), *(Column(measure, best="min") for measure in panels)]
     rows: list[list[Cell]] = []
     for name in found:
@@ -94,14 +96,14 @@ def _table(found: Found) -> Table:
     notes = []
     if any("utilization" in values for values in found.values()):
         notes.append(
-            f"Mixed examples are {EPOCHS} epochs of embedding mixup with the run's own pairs and α; metrix analyze "
-            "utilization does the same with input and feature mixup."
+            f"Mixed examples come from {EPOCHS} epochs of embedding mixup with the run's own pairs and α; metrix "
+            "analyze utilization also takes input and feature mixup."
         )
     return Table(columns, rows, "Geometry of the test embeddings", notes, "geometry-table")
 
 
-def _maps(shown: Sequence[Measured], found: Found, seed: int) -> list[Block]:
-    """Of the first run that was trained with mixup, or the first at all: queries among what training saw."""
+def _draw_maps(shown: Sequence[MeasuredRun], found: Found, seed: int) -> list[Block]:
+    """Test queries among training examples, for the first run with mixup, or else for the first run."""
     able = [one for one in shown if "utilization" in found[one.name]]
     if not able:
         return []
@@ -109,12 +111,13 @@ def _maps(shown: Sequence[Measured], found: Found, seed: int) -> list[Block]:
     draws, random = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     mixed = np.concatenate(list(mix_embeddings(one.train, one.config, 1, draws)))
     queries = _unit(random.permutation(one.test.vectors)[:DRAWN_QUERIES])
-    drawn = [_near(_unit(some), queries, random) for some in (one.train.vectors, mixed)]
+    drawn = [_choose_near(_unit(some), queries, random) for some in (one.train.vectors, mixed)]
     maps = draw_utilization_maps(drawn[0], drawn[1], queries, name="utilization", seed=seed)
     text = (
-        f"{len(queries)} test examples of {one.name}, drawn at random, each with a line to the nearest training "
-        f"example: of the clean ones, then of clean and mixed ones of one epoch. The map shows the {DRAWN_NEAREST} "
-        "nearest of each kind and others at random; d² is measured in the embedding space, not on the map."
+        f"{len(queries)} test examples of {one.name}, drawn at random, each with a line to its nearest training "
+        "example: among the clean ones on the left, among these and the mixed ones of one epoch on the right. The map "
+        f"shows the {DRAWN_NEAREST} nearest of each kind and others at random; d² is measured in the embedding space, "
+        "not on the map."
     )
     return [Text(text), SideBySide(list(maps))]
 
@@ -124,16 +127,18 @@ def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
     return unit
 
 
-def _near(vectors: NDArray[np.float32], queries: NDArray[np.float32], random: np.random.Generator) -> NDArray[Any]:
-    """The nearest of each query, and others drawn at random."""
+def _choose_near(
+    vectors: NDArray[np.float32], queries: NDArray[np.float32], random: np.random.Generator
+) -> NDArray[Any]:
+    """The nearest neighbours of each query, and others drawn at random."""
     nearest = Index.build(vectors).search(queries, k=min(DRAWN_NEAREST, len(vectors))).ids
     others = random.permutation(len(vectors))[:DRAWN_OTHERS]
     drawn: NDArray[np.float32] = vectors[np.unique(np.concatenate([nearest.reshape(-1), others]))]
     return drawn
 
 
-def geometry_as_json(found: Found, name: str) -> dict[str, Any] | None:
-    """The numbers of a run, as plain values."""
+def geometry_to_dict(found: Found, name: str) -> dict[str, Any] | None:
+    """The numbers of a run for JSON."""
     values = found.get(name)
     if values is None:
         return None
