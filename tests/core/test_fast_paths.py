@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrix import Metrix, PoolLinear, losses, split
+from metrix import Metrix, PoolLinear, losses
 from metrix.core.compute import blocks, recompute
 from metrix.core.compute import max_plus as maxplus
 from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
@@ -239,47 +239,3 @@ def test_explain_has_a_line_for_each_type():
     text = Metrix(losses.NCA(), mixup=("input", "embed"), hard_negatives=(1, None)).explain(Network(MLP()))
     assert "the 1 hardest" in text.splitlines()[0]
     assert "all negatives" in text.splitlines()[1]
-
-
-def test_split_recognises_pooling_and_a_linear_layer():
-    from torchvision.models import resnet18
-
-    network = resnet18(num_classes=DIM).eval()
-    model = split(network, at="layer4")
-    x = torch.randn(3, 3, 64, 64)
-    assert model.features(x).shape == (3, 512, 2, 2)
-    assert isinstance(model.head, PoolLinear)
-    torch.testing.assert_close(model(x), F.normalize(network(x), dim=1))
-    assert {id(p) for p in model.parameters()} == {id(p) for p in network.parameters()}
-    out = Metrix(losses.MultiSimilarity(), mixup="feature").step(model, x, torch.tensor([0, 0, 1]))
-    out.loss.backward()
-    assert network.conv1.weight.grad is not None
-
-
-def test_split_of_any_other_tail_is_normalised():
-    network = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, DIM))
-    model = split(network, at="0")
-    x = torch.randn(3, 4)
-    torch.testing.assert_close(model(x), F.normalize(network(x), dim=1))
-    assert "chunks" in Metrix(losses.NCA()).explain(model)
-
-
-def test_split_says_what_cannot_be_cut():
-    class Skips(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.b(self.a(x)) + x
-
-    class Branches(Skips):
-        def forward(self, x):
-            return self.b(self.a(x)) if x.sum() > 0 else x
-
-    with pytest.raises(ValueError, match="also uses 'x'"):
-        split(Skips(), at="a")
-    with pytest.raises(ValueError, match="unknown layer 'c'"):
-        split(Skips(), at="c")
-    with pytest.raises(ValueError, match="cannot be traced"):
-        split(Branches(), at="a")

@@ -152,11 +152,18 @@ def test_a_data_file_that_was_cut_is_built_again(tmp_path: Path) -> None:
 def test_a_damaged_description_is_told(tmp_path: Path) -> None:
     cache = ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=plain)
     (cache.folder / "description.json").write_text("{")
-    with pytest.raises(InvalidInput, match=r"is damaged .*delete the folder"):
+    with pytest.raises(InvalidInput, match=r"is damaged .*delete its folder"):
         ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=plain)
 
 
-@pytest.mark.parametrize(("pair", "message"), [((5, 0), "index 5"), ((0, 2), "view 2"), ((-1, 0), "index -1")])
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ((5, 0), "index: expected 0 to 4 .*got 5"),
+        ((0, 2), "view: expected 0 to 1 .*got 2"),
+        ((-1, 0), "index: .* got -1"),
+    ],
+)
 def test_reading_what_is_not_there(tmp_path: Path, pair: tuple[int, int], message: str) -> None:
     cache = ActivationCache.build(tmp_path, "k", items=5, views=2, source=image, trunk=plain)
     with pytest.raises(InvalidInput, match=message):
@@ -168,13 +175,13 @@ def test_no_room_is_told_before_anything_is_computed(tmp_path: Path, monkeypatch
     usage = module.shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
     source = Counting()
-    with pytest.raises(InvalidInput, match=r"GB free. Take fewer views, dtype='float16'"):
+    with pytest.raises(InvalidInput, match=r"GB free; use fewer views, dtype='float16'"):
         ActivationCache.build(tmp_path, "k", items=1000, source=source, trunk=plain)
     assert source.asked == [(0, 0)]
 
 
 def test_values_past_float16(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="not finite in float16; dtype='float32'"):
+    with pytest.raises(InvalidInput, match="not finite in float16; use dtype='float32'"):
         ActivationCache.build(tmp_path, "k", items=2, source=image, trunk=lambda x: plain(x) + 1e6, dtype="float16")
 
 

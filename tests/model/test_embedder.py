@@ -155,7 +155,7 @@ def test_unknown_pool() -> None:
 
 
 def test_class_token_of_a_network_without_one() -> None:
-    with pytest.raises(ModelError, match=r"pool 'cls' on 'resnet10t', which has no class token"):
+    with pytest.raises(ModelError, match=r"pool 'cls' with 'resnet10t', which has no class token"):
         Embedder("resnet10t", pool="cls")
 
 

@@ -100,7 +100,7 @@ def test_weights_written_again_by_another_program_use_the_config_beside(tmp_path
 
 
 def test_no_model_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no model in .*accepted: a folder with model.safetensors.*run folder"):
+    with pytest.raises(ModelError, match=r"no model in .*expected a folder with model.safetensors.*run folder"):
         Embedder.load(tmp_path)
 
 
@@ -115,10 +115,10 @@ def test_a_truncated_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "has format 2"),
+        ({"format": 2}, "got format 2"),
         ({"pol": "avg"}, "'pol'"),
-        ({"data": None}, "not one of metrix"),
-        ({"dim": 9}, "does not hold the weights that its config describes"),
+        ({"data": None}, "cannot be parsed"),
+        ({"dim": 9}, "does not have the weights that its config describes"),
     ],
 )
 def test_a_config_that_does_not_fit(tmp_path: Path, change: dict[str, object], message: str) -> None:

@@ -127,8 +127,8 @@ def list_runs() -> list[MethodRun]:
     ]
     found += [MethodRun("mixup type", name, {**mixed, "mixup": (name,)}) for name in MIXUP_TYPES]
     found += [MethodRun("mixing pairs", name, {**mixed, "pairs": (name,)}) for name in PAIR_KINDS]
-    for name in POOLS:
-        why = "it needs a transformer" if name == "cls" else None
+    for name, pooling in POOLS.items():
+        why = "it needs a transformer" if pooling.class_token else None
         found.append(MethodRun("pooling head", name, {**clean, "pool": name}, why))
     divided = {"loss": "margin", "mixup": (), "clusters": 2, "recluster_every": 5}
     found += [MethodRun("scheme", name, {**divided, "scheme": name}) for name in SCHEMES if name != "none"]

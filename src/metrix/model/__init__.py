@@ -1,4 +1,4 @@
-"""Models: backbone, pooling head, weights, freezing, and the activations of a frozen trunk."""
+"""Embedding models: backbones, pooling heads, weights, freezing, and cached activations of a frozen trunk."""
 
 from metrix.model.activations import ActivationCache
 from metrix.model.backbones import DataConfig

@@ -1,15 +1,14 @@
-"""Activations at the freezing boundary, computed once and kept in a memory-mapped file.
+"""A cache of the activations of a frozen trunk, in a memory-mapped file.
 
-With the trunk frozen, an image gives the same activations in every epoch. So `views` augmented views of
-each image go through the trunk once, and training reads their activations:
+A frozen trunk returns the same activations for an image in every epoch. So a number of augmented views of each image
+are run through the trunk once, and training reads their activations:
 
     cache = ActivationCache.build(root, key, items=5864, views=8, source=augmented, trunk=embedder.trunk)
     features = embedder.features_from(cache.read([(17, 3), (4, 0)]))
 
-On disk, in a folder named after the key: `activations.bin` (view after view, in each the items in order),
-`done.bin` (one byte per finished block of images) and `description.json`. A block is marked only after its
-activations are on the disk, so an interrupted build loses the block under way and goes on from there; a
-later build with more views adds those views.
+The folder of a cache, named after the key, has `activations.bin` (one view after another, the items of each in order),
+`done.bin` (one byte per block of images) and `description.json`. A block is marked as done after its activations are on
+the disk, so an interrupted build loses at most one block and resumes; a later build with more views adds only those.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from torch import Tensor
 
 from metrix.errors import InvalidInput, check_integer, unknown_choice
 from metrix.files import write_json
+from metrix.messages import OnProgress
 
 DTYPES = ("float32", "float16")
 _DATA, _DONE, _DESCRIPTION = "activations.bin", "done.bin", "description.json"
 
-Source = Callable[[int, int], Tensor]
-Progress = Callable[[int, int], None]
+ViewSource = Callable[[int, int], Tensor]  # (index, view) to the image (c, h, w)
 
 
 @dataclass(frozen=True)
-class Description:
-    """What the files of a cache hold; `shape` is of one image's activations."""
+class CacheDescription:
+    """The content of a cache; `shape` is that of the activations of one image."""
 
     key: str
     items: int
@@ -50,12 +49,12 @@ class Description:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one image's activations."""
+        """Bytes of the activations of one image."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def blocks_per_view(self) -> int:
-        """Blocks of `block` images that the items of one view make, the last one shorter."""
+        """Number of blocks of `block` images in a view; the last one may be shorter."""
         return -(-self.items // self.block)
 
     def rows_of(self, block: int) -> tuple[int, range]:
@@ -66,12 +65,19 @@ class Description:
 
 
 class ActivationCache:
-    """Finished activations: `read([(index, view), ...])` gives a float32 tensor (n, *shape).
+    """Activations on disk: `read([(index, view), …])` returns a float32 tensor (n, *shape).
 
-    `items`, `views` and `shape` say what is there. Made by `build`, which opens what is already complete.
+    Created, completed or opened by `build`. `items`, `views` and `shape` describe the content.
+
+    >>> import tempfile
+    >>> cache = ActivationCache.build(tempfile.mkdtemp(), "ones", items=5, views=2, source=lambda index, view:
+    ...     torch.full((1, 4, 4), float(index)), trunk=lambda images: images.mean((2, 3)))
+    >>> cache.read([(3, 0), (1, 1)])
+    tensor([[3.],
+            [1.]])
     """
 
-    def __init__(self, folder: Path, description: Description, views: int) -> None:
+    def __init__(self, folder: Path, description: CacheDescription, views: int) -> None:
         self.folder = folder
         self.items = description.items
         self.views = views
@@ -93,8 +99,8 @@ class ActivationCache:
         for what, given, count in (("index", index, self.items), ("view", view, self.views)):
             if given.min() < 0 or given.max() >= count:
                 raise InvalidInput(
-                    f"{what} {int(given.min())} to {int(given.max())} asked of activations with {self.items} "
-                    f"items and {self.views} views; accepted: 0 to {count - 1}"
+                    f"{what}: expected 0 to {count - 1} for activations of {self.items} items and {self.views} views, "
+                    f"got {int(given.min())} to {int(given.max())}"
                 )
         return torch.from_numpy(self._rows[view * self.items + index]).float()
 
@@ -105,30 +111,30 @@ class ActivationCache:
         key: str,
         *,
         items: int,
-        source: Source,
+        source: ViewSource,
         trunk: Callable[[Tensor], Tensor],
         views: int = 1,
         dtype: str = "float32",
         block: int = 64,
         workers: int = 0,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> ActivationCache:
-        """Compute what is missing of `items` x `views` activations under `root`, and open them.
+        """Open a cache of `items` x `views` activations, after computing those that are missing.
 
         Args:
-            root: folder of caches; this one gets a folder of its own in it, named after `key`.
-            key: everything the activations depend on: the trunk's fingerprint, the transform, the files.
-                The same key must mean the same values.
+            root: folder in which the folder of the cache is created.
+            key: identifies the activations: everything that they depend on, such as the fingerprint of the trunk,
+                the transform and the image files.
             items: number of images.
-            source: `source(index, view)` gives the image tensor (c, h, w) of a view; the same each time.
-            trunk: batch of images (n, c, h, w) to activations (n, ...): `Embedder.trunk`.
+            source: `source(index, view)` returns the image (c, h, w) of a view, always the same.
+            trunk: from images (n, c, h, w) to activations (n, …), such as `Embedder.trunk`.
             views: number of views of each image.
-            dtype: 'float32' keeps the exact values; 'float16' takes half the space, rounded to 11 bits.
-            block: images per call of the trunk, and the most that an interruption loses.
-            workers: threads that call `source` for the next block meanwhile; 0 calls it in between.
+            dtype: 'float32' stores exact values; 'float16' rounds them to 11 bits and takes half the space.
+            block: images per call of the trunk; at most so many are lost if the build is interrupted.
+            workers: threads that load the next block while the trunk runs; 0 loads between two blocks.
             progress: called with (images done, images in all) at the start and after each block.
 
-        At most two blocks of images and one of activations are in memory.
+        At most two blocks of images and one block of activations are in memory.
         """
         for what, value in (("items", items), ("views", views), ("block", block)):
             check_integer(what, value, least=1)
@@ -137,35 +143,35 @@ class ActivationCache:
         identity = hashlib.sha256(f"{items}|{dtype}|{key}".encode()).hexdigest()
         folder = Path(root) / f"activations-{identity[:20]}"
         folder.mkdir(parents=True, exist_ok=True)
-        stored = _stored(folder)
+        stored = _read_description(folder)
         if stored is None:
-            shape = _activations(trunk, [source(0, 0)], dtype).shape[1:]
-            stored = Description(key, items, block, dtype, tuple(shape))
+            shape = _compute(trunk, [source(0, 0)], dtype).shape[1:]
+            stored = CacheDescription(key, items, block, dtype, tuple(shape))
             (folder / _DONE).unlink(missing_ok=True)
             write_json(folder / _DESCRIPTION, asdict(stored))
         _fill(folder, stored, views, source, trunk, workers, progress)
         return cls(folder, stored, views)
 
 
-def _stored(folder: Path) -> Description | None:
+def _read_description(folder: Path) -> CacheDescription | None:
     path = folder / _DESCRIPTION
     if not path.is_file():
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Description(**{**content, "shape": tuple(content["shape"])})
+        return CacheDescription(**{**content, "shape": tuple(content["shape"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path} is damaged ({error!r}); delete the folder, and it is built again") from error
+        raise InvalidInput(f"{path} is damaged ({error!r}); delete its folder to build it again") from error
 
 
 def _fill(
     folder: Path,
-    description: Description,
+    description: CacheDescription,
     views: int,
-    source: Source,
+    source: ViewSource,
     trunk: Callable[[Tensor], Tensor],
     workers: int,
-    progress: Progress | None,
+    progress: OnProgress | None,
 ) -> None:
     total = views * description.items
     blocks = views * description.blocks_per_view
@@ -174,7 +180,7 @@ def _fill(
     try:
         marks = os.pread(done, blocks, 0).ljust(blocks, b"\0")
         present = os.fstat(data).st_size
-        if present < _last_marked_byte(description, marks):  # the file was cut: nothing in it is sure
+        if present < _last_marked_byte(description, marks):  # the file was truncated: recompute everything
             os.ftruncate(done, 0)
             marks = b"\0" * blocks
         missing = [block for block in range(blocks) if not marks[block]]
@@ -185,14 +191,13 @@ def _fill(
             os.ftruncate(data, total * description.row_bytes)
         if progress is not None:
             progress(finished, total)
-        for block, images in _loaded(description, missing, source, workers):
+        for block, images in _load_blocks(description, missing, source, workers):
             view, rows = description.rows_of(block)
-            values = _activations(trunk, images, description.dtype)
+            values = _compute(trunk, images, description.dtype)
             if values.shape != (len(rows), *description.shape):
                 raise InvalidInput(
-                    f"the trunk gave activations of shape {values.shape} for items {rows.start} to "
-                    f"{rows.stop - 1}, where it gave {description.shape} per image before; "
-                    "all images must have one size"
+                    f"activations of items {rows.start} to {rows.stop - 1}: expected the shape "
+                    f"{(len(rows), *description.shape)}, got {values.shape}; all images must have one size"
                 )
             _write(data, values, (view * description.items + rows.start) * description.row_bytes)
             os.fsync(data)
@@ -206,7 +211,7 @@ def _fill(
         os.close(done)
 
 
-def _last_marked_byte(description: Description, marks: bytes) -> int:
+def _last_marked_byte(description: CacheDescription, marks: bytes) -> int:
     last = marks.rfind(1)
     if last < 0:
         return 0
@@ -218,15 +223,15 @@ def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise InvalidInput(
-            f"the activations take {needed / 1e9:.1f} GB more and {folder} has {free / 1e9:.1f} GB free. "
-            "Take fewer views, dtype='float16' (half the space), a later stage to freeze to, or a larger disk"
+            f"the activations need {needed / 1e9:.1f} GB more and {folder} has {free / 1e9:.1f} GB free; "
+            "use fewer views, dtype='float16' (half the space), a later stage to freeze to, or a larger disk"
         )
 
 
-def _loaded(
-    description: Description, blocks: list[int], source: Source, workers: int
+def _load_blocks(
+    description: CacheDescription, blocks: list[int], source: ViewSource, workers: int
 ) -> Iterator[tuple[int, list[Tensor]]]:
-    """The images of each block; with workers, those of the next block are loaded meanwhile."""
+    """The images of each block; with workers, the next block is loaded in the background."""
     if workers < 1:
         for block in blocks:
             view, rows = description.rows_of(block)
@@ -234,24 +239,24 @@ def _loaded(
         return
     with ThreadPoolExecutor(workers) as pool:
 
-        def ask(block: int) -> Iterator[Tensor]:
+        def request(block: int) -> Iterator[Tensor]:
             view, rows = description.rows_of(block)
             return pool.map(source, rows, [view] * len(rows))
 
-        coming = ask(blocks[0]) if blocks else iter(())
+        coming = request(blocks[0]) if blocks else iter(())
         for position, block in enumerate(blocks):
             images = list(coming)
             if position + 1 < len(blocks):
-                coming = ask(blocks[position + 1])
+                coming = request(blocks[position + 1])
             yield block, images
 
 
-def _activations(trunk: Callable[[Tensor], Tensor], images: list[Tensor], dtype: str) -> np.ndarray:
+def _compute(trunk: Callable[[Tensor], Tensor], images: list[Tensor], dtype: str) -> np.ndarray:
     with torch.no_grad():
         values = trunk(torch.stack(images)).to(device="cpu", dtype=getattr(torch, dtype)).contiguous()
     if not values.isfinite().all():
-        advice = "dtype='float32' holds larger values" if dtype == "float16" else "look at images and weights"
-        raise InvalidInput(f"the trunk gave activations that are not finite in {dtype}; {advice}")
+        advice = "use dtype='float32'" if dtype == "float16" else "check the images and the weights"
+        raise InvalidInput(f"the trunk returned activations that are not finite in {dtype}; {advice}")
     array: np.ndarray = values.numpy()
     return array
 

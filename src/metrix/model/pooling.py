@@ -1,11 +1,11 @@
-"""Heads f_m, `head(z)`: a map (n, c, h, w) or tokens (n, p, c) to a unit embedding (n, d).
+"""Heads f_m: from a map (n, c, h, w) or tokens (n, p, c) to unit embeddings (n, d). A head is one entry of `POOLS`.
 
-    avg, max, avg+max    `metrix.core.head.PoolLinear`, which mixup has closed forms for
-    cls                  the class token; `Embedder.features` already returns only it, so mixing is linear
-    gem                  generalised mean, (mean x^p)^(1/p) with p learned: 1 is avg, large p is max
-    attention            a weighted average whose weights the features decide
+    avg, max, avg+max    `metrix.core.head.PoolLinear`, for which feature mixup has fast paths
+    cls                  the class token, which is all that `Embedder.features` returns for this head
+    gem                  generalised mean (mean x^p)^(1/p) with learnt p; p = 1 is the average, p → ∞ the maximum
+    attention            average with learnt weights
 
-gem and attention turn the positions into one vector; a `PoolLinear` over that single position ends the head.
+The last two pool to one vector (n, c), followed by a `PoolLinear` of that single position.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from metrix.core.head import PoolLinear, positions
 
 
 class GeneralisedMean(nn.Module):
-    """(mean_p x_p^p)^(1/p) per channel, with one learned exponent that starts at 3.
+    """Generalised mean over positions, (mean x^p)^(1/p) per channel, with one learnt exponent p.
 
-    The mean is of values raised to at least `floor`: a power needs positive values, which maps after a
-    ReLU have; negative token values count as `floor`.
+    Powers need positive values, as after a ReLU; values below `floor` are replaced by it.
 
     >>> GeneralisedMean()(torch.rand(2, 8, 7, 7)).shape
     torch.Size([2, 8])
@@ -36,17 +35,17 @@ class GeneralisedMean(nn.Module):
         self.floor = floor
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (n, p, c) or a map (n, c, h, w) to vectors (n, c)."""
+        """Pool tokens (n, p, c) or maps (n, c, h, w) to vectors (n, c)."""
         x = positions(features).clamp_min(self.floor)  # (n, p, c)
-        # x^p overflows half precision and loses small values: log-sum-exp is the same mean without powers.
+        # In the log domain, because x^p overflows in half precision.
         log_mean = torch.logsumexp(self.exponent * x.float().log(), dim=1) - torch.tensor(x.shape[1]).log()
         return (log_mean / self.exponent).exp().to(x.dtype)
 
 
 class AttentionPool(nn.Module):
-    """Σ_p a_p x_p with a = softmax_p(x_p · query / sqrt(c)).
+    """Average over positions with learnt weights: Σ_p a_p x_p with a = softmax_p(x_p · query / √c).
 
-    The query starts at zero, so training starts from average pooling.
+    The query is zero at first, which is average pooling.
 
     >>> AttentionPool(8)(torch.rand(2, 8, 7, 7)).shape
     torch.Size([2, 8])
@@ -57,7 +56,7 @@ class AttentionPool(nn.Module):
         self.query = nn.Parameter(torch.zeros(channels))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (n, p, c) or a map (n, c, h, w) to vectors (n, c)."""
+        """Pool tokens (n, p, c) or maps (n, c, h, w) to vectors (n, c)."""
         x = positions(features)  # (n, p, c)
         attention = (x @ (self.query / self.query.numel() ** 0.5)).softmax(dim=1)  # (n, p)
         return torch.einsum("np,npc->nc", attention, x)
@@ -65,9 +64,14 @@ class AttentionPool(nn.Module):
 
 @dataclass(frozen=True)
 class Pooling(Choice):
-    """A pooling head by name; `build(channels, dim)` makes it."""
+    """A head by the name of its pooling.
+
+    build         makes the head from the number of channels and the length of the embedding
+    class_token   whether it pools the class token of a transformer instead of all positions
+    """
 
     build: Callable[[int, int], nn.Module]
+    class_token: bool = False
 
 
 POOLS: dict[str, Pooling] = by_name(
@@ -97,9 +101,10 @@ POOLS: dict[str, Pooling] = by_name(
     ),
     Pooling(
         "cls",
-        "the class token, of a transformer only",
+        "the class token, for transformers only",
         "Dosovitskiy et al., ICLR 2021",
-        lambda channels, dim: PoolLinear(channels, dim, pool="avg"),  # the mean of one position is that position
+        lambda channels, dim: PoolLinear(channels, dim, pool="avg"),  # the average of one position is that position
+        class_token=True,
     ),
     Pooling(
         "attention",
@@ -111,7 +116,7 @@ POOLS: dict[str, Pooling] = by_name(
 
 
 def build_head(pool: str, channels: int, dim: int) -> nn.Module:
-    """The head called `pool`, from `channels` to a unit embedding of `dim`.
+    """The head called `pool`, from features with `channels` to unit embeddings of length `dim`.
 
     >>> build_head("gem", 8, 4)(torch.rand(2, 8, 7, 7)).shape
     torch.Size([2, 4])

@@ -1,7 +1,7 @@
-"""A model on disk: `model.safetensors` and `config.json` in one folder, no pickle.
+"""Saved models: a folder with `model.safetensors` and `config.json`, no pickle.
 
-The config is also in the header of `model.safetensors`. That one file is replaced in one step, so weights
-and config always belong together, whenever a save is interrupted; `config.json` is the copy to read.
+The config is also in the header of `model.safetensors`, which is replaced atomically, so that weights and config always
+belong together, even if saving is interrupted between the two files. `config.json` is a copy for people to read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEADER = "metrix_config"
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a folder holds: the arguments of `Embedder`, what its images look like, its tensors."""
+    """A saved model: the arguments of `Embedder`, the format of its images, and its tensors."""
 
     choices: dict[str, Any]
     data_config: DataConfig
@@ -39,47 +39,47 @@ class SavedModel:
 
 
 def save(tensors: Mapping[str, Tensor], config: EmbedderConfig, data_config: DataConfig, folder: Path) -> None:
-    """Write both files, each under a temporary name first, then moved into place."""
+    """Write both files, each atomically."""
     from safetensors.torch import save_file
 
     text = json.dumps({"format": FORMAT, **asdict(config), "data": asdict(data_config)}, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    # A clone each: safetensors refuses tensors that share memory.
+    # Clones, because safetensors refuses tensors that share memory.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(plain, path, metadata={_HEADER: text}))
     write_text(folder / CONFIG_FILE, text)
 
 
 def read(path: Path) -> SavedModel:
-    """What `save` wrote to `path`: a model folder, a run folder with `model/`, or the weight file itself."""
+    """The model that `save` wrote; `path` is its folder, a run folder with `model/`, or the weight file itself."""
     from safetensors import SafetensorError, safe_open
 
     candidates = [path / RUN_MODEL / WEIGHTS_FILE, path / WEIGHTS_FILE, path]
     file = next((candidate for candidate in candidates if candidate.is_file()), None)
     if file is None:
         raise ModelError(
-            f"no model in {str(path)!r}; accepted: a folder with {WEIGHTS_FILE}, as Embedder.save writes it, "
-            f"or a run folder, which has it in {RUN_MODEL}/"
+            f"no model in {str(path)!r}; expected a folder with {WEIGHTS_FILE}, written by Embedder.save, "
+            f"or a run folder with {RUN_MODEL}/"
         )
     try:
         with safe_open(file, framework="pt") as opened:
             text = (opened.metadata() or {}).get(_HEADER)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file} cannot be read as safetensors; is the file complete? {error}") from error
+        raise ModelError(f"{file} cannot be read as safetensors (is the file complete?): {error}") from error
     beside = file.parent / CONFIG_FILE
-    if text is None and beside.is_file():  # weights written again by another program
+    if text is None and beside.is_file():  # another program rewrote the weights without the header
         text = beside.read_text(encoding="utf-8")
     if text is None:
         raise ModelError(
-            f"{file} was not written by Embedder.save: it has no config. To use it as the weights of a "
-            "backbone, give it as weights=FILE (--weights FILE)"
+            f"{file} has no config, so it was not written by Embedder.save; to use it as the weights of a "
+            "backbone, set weights=FILE (--weights FILE)"
         )
-    choices, data_config = _parsed(text, file)
+    choices, data_config = _parse_config(text, file)
     return SavedModel(choices, data_config, tensors, file)
 
 
-def _parsed(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
+def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
     from metrix.model.embedder import EmbedderConfig
 
     try:
@@ -88,11 +88,11 @@ def _parsed(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
         data = content.pop("data")
         data_config = DataConfig(**{**data, "mean": tuple(data["mean"]), "std": tuple(data["std"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"the config of {file} is not one of metrix: {error!r}") from error
+        raise ModelError(f"the config of {file} cannot be parsed: {error!r}") from error
     known = {field.name for field in fields(EmbedderConfig)}
     if version != FORMAT or set(content) != known:
         raise ModelError(
-            f"the config of {file} has format {version} and the keys {sorted(content)}; accepted here are "
-            f"format {FORMAT} and {sorted(known)}. It may need another version of metrix"
+            f"the config of {file}: expected format {FORMAT} with the keys {sorted(known)}, got format {version} "
+            f"with {sorted(content)}; another version of metrix may be able to read it"
         )
     return content, data_config

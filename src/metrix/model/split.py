@@ -1,4 +1,4 @@
-"""Anybody's network as `features` and `head`: cut at a layer."""
+"""`metrix.split`: cut any network after a layer into `features` and `head`, which mixup needs."""
 
 from __future__ import annotations
 
@@ -14,47 +14,57 @@ from metrix.errors import ModelError, unknown_choice
 
 
 class Split(nn.Module):
-    """A network in two parts: `features(x)` up to a layer, `head(z)` from there to the unit embedding."""
+    """A network in two parts: `features(x)` up to a layer, and `head(z)` from there to unit embeddings."""
 
     def __init__(self, features: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.features, self.head = features, head
 
     def forward(self, x: Tensor) -> Tensor:
-        """The unit embedding (n, d)."""
+        """Unit embeddings (n, d)."""
         out: Tensor = self.head(self.features(x))
         return out
 
 
 class Normalised(nn.Module):
-    """A network whose output is brought to unit norm."""
+    """A network with its output scaled to unit norm."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """The unit output (n, d)."""
+        """Outputs (n, d) of unit norm."""
         return F.normalize(at_least_float32(self.network(x)), dim=1)
 
 
 def split(module: nn.Module, at: str) -> Split:
-    """Cut a network behind the layer `at`; parameters stay those of the network.
+    """Cut a network after a layer; the parts share their parameters with the network.
 
-    >>> model = split(torchvision.models.resnet50(num_classes=512), at="layer4")
-    >>> model.features(images).shape, model.head(model.features(images)).shape
-    (torch.Size([8, 2048, 7, 7]), torch.Size([8, 512]))
+    If the head is average or max pooling and a linear layer, feature mixup takes its fast path.
 
-    What follows the layer must depend on the input only through it. Average or max pooling followed
-    by a linear layer is recognised and gets the fast path of feature mixup.
+    Args:
+        module: a network that torch.fx can trace, from inputs to vectors (n, d).
+        at: the path of the layer, as in `module.named_modules()`. The rest of the network may depend on the input
+            only through the output of this layer.
+
+    Raises:
+        ChoiceError: if there is no such layer.
+        ModelError: if the network cannot be traced, or cannot be cut there.
+
+    >>> from torchvision.models import resnet18
+    >>> model = split(resnet18(num_classes=64), at="layer4")
+    >>> features = model.features(torch.rand(2, 3, 64, 64))
+    >>> features.shape, model.head(features).shape
+    (torch.Size([2, 512, 2, 2]), torch.Size([2, 64]))
     """
     layers = dict(module.named_modules())
     if at not in layers or at == "":
         raise unknown_choice("layer", at, [name for name in layers if name])
-    graph = _traced(module, at)
+    graph = _trace(module, at)
     cut = next((node for node in graph.nodes if node.op == "call_module" and node.target == at), None)
     if cut is None:
-        raise ModelError(f"layer {at!r} of {type(module).__name__} is never called: choose one that is")
+        raise ModelError(f"layer {at!r} of {type(module).__name__} is not called in its forward pass; choose another")
     features = fx.Graph()
     before: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -62,11 +72,11 @@ def split(module: nn.Module, at: str) -> Split:
         if node is cut:
             break
     features.output(before[cut])
-    return Split(_module(module, features), _head(module, graph, cut, at))
+    return Split(_extract(module, features), _build_head(module, graph, cut, at))
 
 
-def _module(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
-    """What a graph needs of a module, and no more."""
+def _extract(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
+    """The part of a module that a graph uses."""
     part = fx.GraphModule(module, graph)
     part.graph.eliminate_dead_code()
     part.delete_all_unused_submodules()
@@ -74,7 +84,7 @@ def _module(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
     return part
 
 
-def _traced(module: nn.Module, at: str) -> fx.Graph:
+def _trace(module: nn.Module, at: str) -> fx.Graph:
     class Tracer(fx.Tracer):
         def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
             return qualified_name == at or bool(super().is_leaf_module(m, qualified_name))
@@ -83,20 +93,20 @@ def _traced(module: nn.Module, at: str) -> fx.Graph:
         return Tracer().trace(module)
     except Exception as error:
         raise ModelError(
-            f"{type(module).__name__} cannot be traced by torch.fx ({error}): give it methods "
-            "features(x) and head(z) instead"
+            f"{type(module).__name__} cannot be traced by torch.fx ({error}); add methods "
+            "features(x) and head(z) to it instead"
         ) from error
 
 
-def _head(module: nn.Module, graph: fx.Graph, cut: fx.Node, at: str) -> nn.Module:
+def _build_head(module: nn.Module, graph: fx.Graph, cut: fx.Node, at: str) -> nn.Module:
     head = fx.Graph()
     after: dict[fx.Node, Any] = {cut: head.placeholder("features")}
 
     def earlier(node: fx.Node) -> Any:
         if node not in after:
             raise ModelError(
-                f"what follows layer {at!r} also uses {node.name!r}, computed before it: choose a layer that "
-                "everything passes through"
+                f"the network cannot be cut after layer {at!r}: the rest also uses {node.name!r}, computed before it; "
+                "choose a layer that everything passes through"
             )
         return after[node]
 
@@ -107,11 +117,11 @@ def _head(module: nn.Module, graph: fx.Graph, cut: fx.Node, at: str) -> nn.Modul
     for node in following:
         if node.op != "get_attr":
             after[node] = head.node_copy(node, earlier)
-    return _recognised(module, following) or Normalised(_module(module, head))
+    return _recognise_pool_linear(module, following) or Normalised(_extract(module, head))
 
 
-def _recognised(module: nn.Module, following: list[fx.Node]) -> PoolLinear | None:
-    """Pooling to one position, flattening, a linear layer, perhaps normalisation: a `PoolLinear`."""
+def _recognise_pool_linear(module: nn.Module, following: list[fx.Node]) -> PoolLinear | None:
+    """A `PoolLinear`, if the head is pooling to one position, flattening, a linear layer and maybe normalisation."""
     steps: list[Any] = []
     for node in following:
         if node.op == "call_module":

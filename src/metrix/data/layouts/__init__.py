@@ -9,36 +9,58 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from metrix.core.choices import Choice, by_name
 from metrix.data.catalogue import Catalogue
 from metrix.data.layouts import cars, cub, folder, inshop, manifest, products
 from metrix.errors import DataError, unknown_choice
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A layout: what it is, how to recognise it at a path, and how to read it.
+class Layout(Choice):
+    """A layout by name.
 
-    An `official` layout of a published dataset is also recognised one folder below the given path.
+    recognises   whether the path has the files of the layout
+    read         makes the catalogue
+    official     that of a published dataset, which is also recognised one folder below the given path
     """
 
-    name: str
-    line: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path], Catalogue]
     official: bool = True
 
 
-LAYOUTS: dict[str, Layout] = {
-    layout.name: layout
-    for layout in (
-        Layout(cub.NAME, "CUB-200-2011, with images.txt and image_class_labels.txt", cub.recognises, cub.read),
-        Layout(cars.NAME, "Cars196, with cars_annos.mat or the devkit", cars.recognises, cars.read),
-        Layout(products.NAME, "Stanford Online Products, with Ebay_train.txt", products.recognises, products.read),
-        Layout(inshop.NAME, "In-Shop, with list_eval_partition.txt", inshop.recognises, inshop.read),
-        Layout(folder.NAME, "a folder for each class", folder.recognises, folder.read, official=False),
-        Layout(manifest.NAME, "a CSV or Parquet table", manifest.recognises, manifest.read, official=False),
-    )
-}
+LAYOUTS: dict[str, Layout] = by_name(
+    Layout(
+        cub.NAME,
+        "CUB-200-2011, with images.txt and image_class_labels.txt",
+        "Wah et al., 2011",
+        cub.recognises,
+        cub.read,
+    ),
+    Layout(
+        cars.NAME,
+        "Cars196, with cars_annos.mat or the devkit",
+        "Krause et al., 3DRR 2013",
+        cars.recognises,
+        cars.read,
+    ),
+    Layout(
+        products.NAME,
+        "Stanford Online Products, with Ebay_train.txt and Ebay_test.txt",
+        "Oh Song et al., CVPR 2016",
+        products.recognises,
+        products.read,
+    ),
+    Layout(
+        inshop.NAME,
+        "In-Shop Clothes Retrieval, with list_eval_partition.txt",
+        "Liu et al., CVPR 2016",
+        inshop.recognises,
+        inshop.read,
+    ),
+    Layout(folder.NAME, "a folder for each class", "", folder.recognises, folder.read, official=False),
+    Layout(manifest.NAME, "a CSV or Parquet table", "", manifest.recognises, manifest.read, official=False),
+)
 
 
 def read(path: Path, layout: str | None = None, root: Path | None = None) -> Catalogue:

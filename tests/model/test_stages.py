@@ -155,7 +155,7 @@ def test_a_cut_before_hidden_in_place_code_is_refused(monkeypatch: pytest.Monkey
     """Nothing shows that the tensor was changed on its way; only the values tell."""
     monkeypatch.setattr("metrix.model.backbones.GlyphsCNN", lambda: InPlaceGrey())
     assert Embedder("glyphs-cnn", dim=4, freeze_to="stage3").stages() == ["stage1", "stage2", "stage3"]
-    with pytest.raises(ModelError, match="cannot be cut after 'stage2'"):
+    with pytest.raises(ModelError, match="cannot be frozen up to 'stage2'"):
         Embedder("glyphs-cnn", dim=4, freeze_to="stage2")
 
 
