@@ -1,4 +1,4 @@
-"""Mixed examples and batches for the analysis of a run."""
+"""Mixed examples of a trained model: the definition, pairs and batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from metrix import Embedder, data
+from metrix.errors import ChoiceError
 from metrix.runs.mixed_examples import draw_batches, draw_pairs, embed_mixtures
 
 
@@ -48,3 +49,12 @@ def test_batches_hold_every_example_once_with_company() -> None:
         classes, counts = labels[batch].unique(return_counts=True)
         assert len(classes) > 1
         assert int(counts.min()) > 1
+
+
+def test_unknown_names_are_errors() -> None:
+    network = Embedder("glyphs-cnn", 16).eval()
+    pair, lam = torch.tensor([0]), torch.tensor([0.5])
+    with pytest.raises(ChoiceError, match=r"unknown mixup 'cutmix'.* expected one of: 'input', 'feature', 'embed'"):
+        embed_mixtures(network, "cutmix", torch.zeros(2, 1, 32, 32), pair, pair, lam)
+    with pytest.raises(ChoiceError, match="unknown pairs 'pos-ned'; did you mean 'pos-neg'"):
+        draw_pairs(torch.tensor([0, 0, 1]), "pos-ned", torch.Generator())
