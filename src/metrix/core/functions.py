@@ -103,8 +103,8 @@ class _LogSum(torch.autograd.Function):
 def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
     """log Σ_k w_k ρ(S_k) over the last axis; -inf, with zero gradient, where all weights are zero.
 
-    >>> log_sum(torch.zeros(1, 3), torch.ones(1, 3), Exponential(75.0)).exp()
-    tensor([3.0000])
+    >>> round(float(log_sum(torch.zeros(1, 3), torch.ones(1, 3), Exponential(75.0)).exp()), 4)
+    3.0
     """
     out: Tensor = _LogSum.apply(S, weights, rho.scale)
     return out if rho.margin == 0.0 else out - rho.scale * rho.margin
@@ -135,14 +135,14 @@ class _TwoLogSums(torch.autograd.Function):
 
 
 def two_log_sums(S: Tensor, pos: Tensor, neg: Tensor, rho: Exponential) -> tuple[Tensor, Tensor]:
-    """`log_sum` under two weights, the exponentials computed once; for `shares_exponential` only."""
+    """`log_sum` with each of two weights, computing the exponentials once; only where `shares_exponential`."""
     found: tuple[Tensor, Tensor] = _TwoLogSums.apply(S, pos, neg, rho.scale)
     shift = rho.scale * rho.margin
     return found if shift == 0.0 else (found[0] - shift, found[1] - shift)
 
 
 def shares_exponential(rho_pos: object, rho_neg: object) -> bool:
-    """Whether one exponential serves both sums: the same ρ, and no cosine underflows beside another.
+    """Whether both sums can share their exponentials: they have the same ρ, and none underflows beside another.
 
     The terms of a row lie within e^{2 |scale|} of each other, and float32 holds e^{87}.
     """

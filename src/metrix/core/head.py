@@ -4,7 +4,7 @@
 embedding. What matters to mixup is how the pooling treats a mixture of two maps:
 
     avg        linear:    pool(λx + (1-λ)x') = λ pool(x) + (1-λ) pool(x')
-    max        max-plus:  max_p (λ x_p + (1-λ) x'_p), see `maxplus`
+    max        max-plus:  max_p (λ x_p + (1-λ) x'_p), see `compute.max_plus`
     avg+max    the paper's: the sum of the two
 """
 
@@ -40,9 +40,15 @@ def positions(features: Tensor) -> Tensor:
 class PoolLinear(nn.Module):
     """Pooling, a linear layer, unit norm: `head(z) = normalise(linear(pool(z)))`.
 
-    >>> head = PoolLinear(8, 4, pool="avg+max")
-    >>> head(torch.rand(3, 8, 7, 7)).norm(dim=1)
-    tensor([1.0000, 1.0000, 1.0000], grad_fn=<LinalgVectorNormBackward0>)
+    Args:
+        channels: of the features.
+        dim: of the embedding.
+        pool: "avg", "max" or "avg+max".
+        linear: a layer to use instead of a new one.
+
+    >>> head = PoolLinear(channels=8, dim=4, pool="avg+max")
+    >>> head(torch.rand(3, 8, 7, 7)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(self, channels: int, dim: int, pool: str = "avg+max", linear: nn.Linear | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A loss is a row of Table 1 and who plays anchor and who plays positive and negative.
+"""A loss: a row of Table 1, and what takes the role of anchors, positives and negatives.
 
 pair losses    anchors: examples   positives/negatives: the other examples
 proxy anchor   anchors: proxies    positives/negatives: examples
@@ -35,7 +35,12 @@ Role = Literal["examples", "proxies"]
 
 
 class Loss(nn.Module):
-    """Base of all losses of the generic form; `forward(embeddings, labels)` is the clean loss."""
+    """Base class of all losses of the generic form; `loss(embeddings, labels)` is the clean loss.
+
+    Args:
+        row: the five functions.
+        reduction: from the terms of anchors to sums and counts, whose quotients add up to the loss.
+    """
 
     anchor_role: Role = "examples"
     candidate_role: Role = "examples"
@@ -51,7 +56,16 @@ class Loss(nn.Module):
         self._warned = False
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """The clean loss, eq. loss-labels averaged over anchors. Embeddings need not be normalised."""
+        """The clean loss, eq. loss-labels averaged over anchors.
+
+        Args:
+            embeddings: (n, d); they need not be normalised.
+            labels: (n,), integers.
+            indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
+
+        Returns:
+            A scalar; zero, with a warning once, if no anchor has what the loss needs.
+        """
         if indices_tuple is not None:
             raise InvalidInput(
                 "indices_tuple was given: these losses use all pairs of the batch, so leave the miner out"
@@ -60,7 +74,7 @@ class Loss(nn.Module):
             return self.clean(self.sets(unit(embeddings), labels))[0]
 
     def clean(self, sets: Sets) -> tuple[Tensor, int]:
-        """The clean loss, and how many anchors were left out as undefined."""
+        """The clean loss, and for how many anchors it is undefined, so that they were left out."""
 
         def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
             part = sets.part(rows, anchors, candidates)
@@ -72,7 +86,7 @@ class Loss(nn.Module):
         return self.conclude(found, len(sets.anchors), sets.anchors, sets.candidates, ranks=sets.ranks)
 
     def learnable(self) -> list[Tensor]:
-        """Learnable parts of the five functions (proxies enter through anchors or candidates)."""
+        """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
         return [p for name, p in self.named_parameters() if name != "proxies" and p.requires_grad]
 
     def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
@@ -92,9 +106,13 @@ class Loss(nn.Module):
         return loss_per_anchor(self.row, S, weights(Y, valid, self.row.include_positive))[0]
 
     def conclude(self, totals: Totals, anchors: int, *graph: Tensor, ranks: Ranks = ALONE) -> tuple[Tensor, int]:
-        """The loss from its sums and counts; zero, with a graph and a warning once, if nothing counted.
+        """The loss from its sums and counts, and how many anchors were left out.
 
-        The sums and counts of several processes are added up first.
+        Args:
+            totals: sums and counts of this process; those of several processes are added up here.
+            anchors: how many anchors this process has.
+            graph: tensors that a loss of zero, of a batch without usable anchors, depends on.
+            ranks: the processes.
         """
         totals, anchors = ranks.add_up(totals, anchors)
         value = (totals.sums / totals.counts.clamp_min(1)).sum()
@@ -105,7 +123,7 @@ class Loss(nn.Module):
         return value, anchors - usable
 
     def warn_unusable(self, anchors: int) -> None:
-        """Say once that a batch had no anchor for which this loss is defined."""
+        """Warn, once, that a batch had no anchor for which this loss is defined."""
         if not self._warned:
             self._warned = True
             need = [
@@ -141,7 +159,15 @@ class LossEntry(Choice):
 
 
 class GenericLoss(Loss):
-    """A user's own row: five functions of a tensor, eq. generic.
+    """Your own row of Table 1: five functions of a tensor, eq. generic.
+
+    Args:
+        tau: τ, of the sum of both parts; the identity by default.
+        sigma_pos: σ⁺, of the sum over positives; the identity by default.
+        sigma_neg: σ⁻, of the sum over negatives; the identity by default.
+        rho_pos: ρ⁺, of the similarity to a positive.
+        rho_neg: ρ⁻, of the similarity to a negative.
+        include_positive: sum ρ⁻ over positives, too.
 
     >>> softer = GenericLoss(rho_pos=lambda s: (1 - s) ** 2, rho_neg=lambda s: s.relu() ** 2)
     >>> softer(torch.eye(3), torch.tensor([0, 0, 1]))
@@ -179,14 +205,14 @@ class GenericLoss(Loss):
 
 
 class ProxyLoss(Loss):
-    """Base of losses with one learnable proxy per class: `proxies`, a Parameter (num_classes, dim)."""
+    """Base class of losses with one learnable proxy per class: `proxies`, a Parameter (num_classes, dim)."""
 
     def __init__(self, row: Row, proxies: Tensor, reduction: Reduction = mean_over_anchors) -> None:
         super().__init__(row, reduction)
         self.proxies = nn.Parameter(proxies)
 
     def labels(self, labels: Tensor, embeddings: Tensor) -> Tensor:
-        """Labels checked against the proxies."""
+        """The labels, which must be those of proxies."""
         num_classes, dim = self.proxies.shape
         if embeddings.shape[1] != dim:
             raise ShapeError(
@@ -201,7 +227,7 @@ class ProxyLoss(Loss):
 
 
 class ProxyAnchorLoss(ProxyLoss):
-    """Base of losses whose anchors are proxies and whose positives and negatives are examples."""
+    """Base class of losses whose anchors are proxies and whose positives and negatives are examples."""
 
     anchor_role: Role = "proxies"
 
@@ -216,7 +242,7 @@ class ProxyAnchorLoss(ProxyLoss):
 
 
 class ProxyCandidateLoss(ProxyLoss):
-    """Base of losses whose anchors are examples and whose positives and negatives are proxies."""
+    """Base class of losses whose anchors are examples and whose positives and negatives are proxies."""
 
     candidate_role: Role = "proxies"
 

@@ -1,4 +1,4 @@
-"""eq. loss-final: the clean loss plus w times the mixed loss."""
+"""Metrix, eq. loss-final: the clean loss plus w times the mixed loss."""
 
 from __future__ import annotations
 
@@ -25,24 +25,36 @@ from metrix.errors import InvalidInput, check_integer
 
 
 class Metrix(Objective):
-    """Mixup for any loss of the generic form.
+    """The clean loss plus `strength` times the loss of mixed examples, for any loss of the generic form.
 
-    loss            one of `metrix.losses`, or a pytorch-metric-learning loss of known form
-    mixup           "input", "feature" or "embed"; of a tuple, one is drawn in each step
-    pairs           "pos-neg", "anc-neg", "pos-pos", "neg-neg"; of a tuple, one is drawn in each step
-    strength        w of eq. loss-final
-    alpha           λ ~ Beta(alpha, alpha)
-    hard_negatives  k: mix only with the k most similar negatives of an anchor; a tuple has one k for each
-                    mixup type. None: 3 for input mixup, all for feature and embed mixup
-    lam_per         "pair": one λ for each ordered pair of examples; "batch": one for each step
-    renormalise     normalise mixed embeddings (embed mixup)
-    generator       torch.Generator of all random choices; None is torch's default one
-    memory_budget   bytes that the activations of mixed examples may take at a time
+    Args:
+        loss: one of `metrix.losses`, or a pytorch-metric-learning loss of known form.
+        mixup: a mixup type, "input", "feature" or "embed"; of several, one is drawn in each step.
+        pairs: a kind of mixing pairs, "pos-neg", "anc-neg", "pos-pos" or "neg-neg"; of several, one is drawn in
+            each step.
+        strength: w of eq. loss-final.
+        alpha: λ ~ Beta(alpha, alpha).
+        hard_negatives: mix only the k most similar negatives of each anchor; several have one k for each mixup
+            type. None: 3 for input mixup, all for feature and embed mixup.
+        lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step.
+        renormalise: bring mixed embeddings to unit norm (embed mixup).
+        generator: of all random choices; None is torch's default one.
+        memory_budget: bytes that the activations of mixed examples may take at a time.
 
-    >>> objective = Metrix(MultiSimilarity(), mixup="embed")
-    >>> loss = objective(embeddings, labels)              # where a pytorch-metric-learning loss stood
-    >>> out = Metrix(MultiSimilarity(), mixup="feature").step(model, images, labels)
+    Embedding mixup needs only embeddings, and stands where a pytorch-metric-learning loss would:
+
+    >>> from metrix import losses, split
+    >>> images, labels = torch.randn(6, 3, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> loss = Metrix(losses.MultiSimilarity(), mixup="embed")(torch.randn(6, 4), labels)
+
+    The other types need a model in two parts, features and head:
+
+    >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    >>> model = split(network, at="0")
+    >>> out = Metrix(losses.MultiSimilarity(), mixup="feature").step(model, images, labels)
     >>> out.loss.backward()
+    >>> out.embeddings.shape, out.mixup
+    (torch.Size([6, 4]), 'feature')
     """
 
     takes_memory = True
@@ -71,7 +83,16 @@ class Metrix(Objective):
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
+        """The loss of embeddings alone, for embedding mixup.
+
+        Args:
+            embeddings: (n, d); they need not be normalised.
+            labels: (n,), integers.
+            indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
+
+        Returns:
+            The clean loss plus `strength` times the mixed loss, a scalar.
+        """
         if any(MIXUP_TYPES[name].mixes != "embeddings" for name in self.mixup):
             raise InvalidInput(
                 f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
@@ -82,7 +103,16 @@ class Metrix(Objective):
         return self._step(None, None, None, embeddings, labels).loss
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """One training step with a model that has `features(x)` and `head(z)`: any mixup type."""
+        """The loss of a batch, with any mixup type.
+
+        Args:
+            model: has `features(x)` and `head(z)`, as `metrix.Embedder` and `metrix.split(module, at=LAYER)` do.
+            inputs: (n, …), what `model.features` takes.
+            labels: (n,), integers.
+
+        Returns:
+            The loss to call `backward()` on, its two parts, the embeddings, and what was drawn.
+        """
         split = check_model(model)
         mixes_features = any(MIXUP_TYPES[name].mixes == "features" for name in self.mixup)
         features, embeddings = embed(split, inputs, keep_features=mixes_features and self.strength > 0)
@@ -117,9 +147,17 @@ class Metrix(Objective):
     def mixed(
         self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
     ) -> Tensor:
-        """eq. loss-mixed with embedding mixup. `lam` is a number or a (n, n) tensor; None draws it.
+        """eq. loss-mixed with embedding mixup, without the clean loss.
 
-        n counts the embeddings of a memory, too.
+        Args:
+            embeddings: (n, d); they need not be normalised.
+            labels: (n,), integers.
+            lam: λ of every pair, or a tensor (n, n) of λ of ordered pairs, n counting the embeddings of a memory,
+                too; None draws them.
+            pairs: a kind of mixing pairs; None draws one of the objective's.
+
+        Returns:
+            The mixed loss, a scalar.
         """
         batch = self.gather(embeddings, labels)
         sets = self.extend(self._sets(batch))
@@ -133,7 +171,7 @@ class Metrix(Objective):
         lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
-        """eq. loss-mixed with feature mixup of `features` = model.features(inputs)."""
+        """eq. loss-mixed with feature mixup of `features = model.features(inputs)`; the rest is as in `mixed`."""
         split = check_model(model)
         batch = self.gather(split.head(features), labels)
         return self._mixed(split, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
@@ -146,13 +184,18 @@ class Metrix(Objective):
         lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
-        """eq. loss-mixed with input mixup."""
+        """eq. loss-mixed with input mixup; the rest is as in `mixed`."""
         split = check_model(model)
         batch = self.gather(split.head(split.features(inputs)), labels)
         return self._mixed(split, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
 
     def explain(self, model: AnyModel | None = None) -> str:
-        """Which way the mixed examples of each mixup type are computed with this model, and why."""
+        """How the mixed examples of each mixup type are computed with this model, and why in this way.
+
+        >>> from metrix import losses
+        >>> Metrix(losses.NCA(), mixup="embed").explain().split(". ")[0]
+        'embed mixup: closed form'
+        """
         lines = []
         for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
             route = route_for(mixup, model)

@@ -1,4 +1,4 @@
-"""An objective is a loss and the way it is trained: one step, from a model and a batch to a loss."""
+"""Objectives: from a model and a batch to the loss of one training step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What one training step gives; `loss` is what to call backward on."""
+    """What one training step gives; call `loss.backward()`."""
 
     loss: Tensor  # clean + w · mixed
     clean: Tensor
@@ -38,7 +38,7 @@ class StepOutput:
 
 
 class Objective(nn.Module):
-    """Base of all that a loop can train: a loss with a mixing method, or without one."""
+    """Base class of everything that a training loop can minimise: a loss, with a mixing method or without."""
 
     loss: nn.Module
     generator: torch.Generator | None = None  # of all random choices; None: torch's default one
@@ -51,12 +51,22 @@ class Objective(nn.Module):
         self.register_module("memory", None)
 
     def with_memory(self, size: int, dim: int, after: int = 0) -> Self:
-        """From now on the last `size` embeddings of past batches are candidates too, without gradient.
+        """Add a cross-batch memory: embeddings of past batches become candidates too, without gradient.
 
-        Embeddings of dimension `dim` go in with every training step, and count after the first `after` steps.
-        With embedding mixup they are also mixing partners; mixed features and inputs are those of the batch.
+        With embedding mixup they are also mixed; features and inputs are mixed within the batch only.
 
+        Args:
+            size: how many embeddings are kept, the most recent ones.
+            dim: their dimension.
+            after: the first steps that only fill the memory.
+
+        Returns:
+            The objective itself.
+
+        >>> from metrix import Metrix, losses
         >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").with_memory(8192, dim=512)
+        >>> objective.memory
+        CrossBatchMemory(size=8192, dim=512, after=0)
         """
         name, loss = type(self).__name__, type(self.loss).__name__
         if not self.takes_memory:
@@ -75,7 +85,7 @@ class Objective(nn.Module):
         return self
 
     def extend(self, sets: Sets) -> Sets:
-        """The sets of a batch with the memory among the candidates, if there is one."""
+        """The sets of a batch, with the embeddings of the memory, if there is one, among the candidates."""
         return sets if self.memory is None else self.memory.extend(sets)
 
     def remember(self, sets: Sets) -> None:
@@ -84,14 +94,21 @@ class Objective(nn.Module):
             self.memory.add(sets.examples.detach(), sets.example_labels)
 
     def across_ranks(self, group: Any = None, mix: str = "local") -> Self:
-        """From now on the loss of the global batch of all processes of a group of torch.distributed.
+        """Compute the loss of the global batch of several processes from now on, each giving its part of it.
 
-        Each process gives its own part of the batch; gradients averaged over the processes, as
-        DistributedDataParallel does, are those of one process with the whole batch. Random choices are those
-        of rank 0. `mix` says where the partners of mixed features and inputs come from: "local", the part of
-        the process, or "global", all parts, whose features or inputs are then gathered too.
+        Gradients averaged over the processes, as DistributedDataParallel does, are those of one process with the
+        whole batch. Random choices are those of rank 0. Under torchrun:
 
-        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").across_ranks()   # under torchrun
+            torch.distributed.init_process_group("gloo")
+            objective = Metrix(losses.MultiSimilarity(), mixup="embed").across_ranks()
+
+        Args:
+            group: a process group of torch.distributed; None is the default one.
+            mix: where the partners of mixed features and inputs come from: "local", the part of the process, or
+                "global", all parts, whose features or inputs are then gathered too.
+
+        Returns:
+            The objective itself.
         """
         self.ranks = Ranks.join(group, mix)
         self.generator = self.ranks.agree_on(self.generator)
@@ -101,15 +118,19 @@ class Objective(nn.Module):
         return self
 
     def gather(self, embeddings: Tensor, labels: Tensor) -> Batch:
-        """Embeddings and labels of the global batch: the one place where parts of a batch come together."""
+        """Embeddings and labels of the global batch, from those of this process."""
         return gather_batch(embeddings, labels, self.ranks)
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """One training step of a model on a batch."""
+        """The loss of a batch (n, …) with labels (n,) for a model, ready for `loss.backward()`."""
         raise NotImplementedError
 
     def explain(self, model: AnyModel | None = None) -> str:
-        """What is computed with this model; an error here says that model and objective do not fit."""
+        """What will be computed with this model, in words.
+
+        Raises:
+            ModelError: the model cannot be trained with this objective.
+        """
         raise NotImplementedError
 
 
@@ -179,7 +200,7 @@ class Method(Choice):
 ONE_LOSS = "real and synthetic examples are in one loss"
 
 
-class Parts(NamedTuple):
+class EmbeddingLoss(NamedTuple):
     """What an objective gives for embeddings alone."""
 
     loss: Tensor  # what to call backward on
@@ -188,21 +209,21 @@ class Parts(NamedTuple):
 
 
 class EmbeddingObjective(Objective):
-    """Base of objectives that need nothing of a model but its embeddings."""
+    """Base class of objectives that need nothing of a model but its embeddings."""
 
     mixup = "embed"
     kinds = "none"  # of mixing pairs
 
-    def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
+    def parts(self, embeddings: Tensor, labels: Tensor) -> EmbeddingLoss:
         """The loss of embeddings (n, d), which need not be normalised; autocast is off."""
         raise NotImplementedError
 
-    def parts_of(self, batch: Batch) -> Parts:
-        """The loss of a gathered batch; each of several processes computes all of it, unless it knows better."""
+    def parts_of(self, batch: Batch) -> EmbeddingLoss:
+        """The loss of a gathered batch. Here every process computes all of it; subclasses may divide the anchors."""
         return self.parts(batch.embeddings, batch.labels)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """The loss of embeddings (n, d), which need not be normalised: where a PML loss stood."""
+        """The loss of embeddings (n, d), which need not be normalised; used like a pytorch-metric-learning loss."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         batch = self.gather(embeddings, labels)
@@ -210,7 +231,7 @@ class EmbeddingObjective(Objective):
             return self.parts_of(batch).loss
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """One training step; without `features(x)` and `head(z)`, the model itself embeds."""
+        """The loss of a batch; a model without `features(x)` and `head(z)` is called itself to embed it."""
         if is_split(model):
             _, embeddings = embed(check_model(model), inputs, keep_features=False)
         else:
@@ -224,12 +245,17 @@ class EmbeddingObjective(Objective):
 
 
 class Clean(EmbeddingObjective):
-    """Any loss of embeddings and labels, without mixup.
+    """A loss without mixup, as an objective.
 
-    The loss may be of the generic form or not: a module with `forward(embeddings, labels)`.
+    Args:
+        loss: any module with `forward(embeddings, labels)`, of the generic form or not.
 
-    >>> out = Clean(losses.MultiSimilarity()).step(model, images, labels)
+    >>> from metrix import losses
+    >>> model = nn.Linear(8, 4)
+    >>> out = Clean(losses.MultiSimilarity()).step(model, torch.randn(4, 8), torch.tensor([0, 0, 1, 1]))
     >>> out.loss.backward()
+    >>> out.mixup
+    'none'
     """
 
     mixup = "none"
@@ -241,20 +267,20 @@ class Clean(EmbeddingObjective):
             raise InvalidInput(f"loss: expected a module with forward(embeddings, labels), got {loss!r}")
         self.loss = loss
 
-    def parts(self, embeddings: Tensor, labels: Tensor) -> Parts:
-        """The loss itself."""
+    def parts(self, embeddings: Tensor, labels: Tensor) -> EmbeddingLoss:
+        """The clean loss."""
         return self.parts_of(Batch(embeddings, labels))
 
-    def parts_of(self, batch: Batch) -> Parts:
-        """The loss itself; one of the generic form with the own share of the anchors only."""
+    def parts_of(self, batch: Batch) -> EmbeddingLoss:
+        """The clean loss; of one of the generic form, each process computes its own share of the anchors."""
         if isinstance(self.loss, Loss):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
             value, left_out = self.loss.clean(self.extend(sets))
             self.remember(sets)
         else:
             value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0
-        return Parts(value, value, left_out)
+        return EmbeddingLoss(value, value, left_out)
 
     def explain(self, model: AnyModel | None = None) -> str:
-        """There is nothing to explain about a clean loss."""
+        """That there is no mixup."""
         return f"no mixup: {type(self.loss).__name__} of the clean batch."

@@ -69,15 +69,32 @@ def mean_of_nonzero_terms(row: Row, S: Tensor, w: Weights) -> Totals:
 
 
 def generic_form(loss: nn.Module) -> Loss:
-    """The loss as one of the generic form: itself, or the translation of a PML loss; an error if it has none.
+    """The loss itself, if it is of the generic form, or the translation of a PML loss.
 
-    A loss outside of the form says why in an attribute `not_generic`.
+    Raises:
+        InvalidInput: the loss has no such form; its attribute `not_generic`, if it has one, says why.
     """
     return loss if isinstance(loss, Loss) else from_pml(loss)
 
 
 def from_pml(loss: nn.Module) -> Loss:
-    """The row of Table 1 that a pytorch-metric-learning loss is, with its parameters and proxies."""
+    """The same loss as a row of Table 1, with the parameters of a pytorch-metric-learning (PML) loss.
+
+    Args:
+        loss: an instance of PML's ContrastiveLoss, GeneralizedLiftedStructureLoss, MultiSimilarityLoss, NCALoss,
+            ProxyNCALoss, NormalizedSoftmaxLoss or ProxyAnchorLoss, with its default reducer.
+
+    Returns:
+        A loss with the same value on clean batches, ready for `Metrix`. Proxies are shared, but for
+        NormalizedSoftmaxLoss, whose weights are copied.
+
+    Raises:
+        InvalidInput: the loss has no form for mixed examples, such as a triplet loss, or is set up in a way that has
+            none.
+
+        from pytorch_metric_learning import losses as pml
+        objective = Metrix(losses.from_pml(pml.MultiSimilarityLoss()), mixup="embed")
+    """
     name = type(loss).__name__
     translate = _TRANSLATIONS.get(name)
     if translate is None:

@@ -57,10 +57,16 @@ def similarity_row(beta: float, gamma: float, margin: float, negative_margin: fl
 
 
 class Contrastive(Loss):
-    """eq. contr: Σ_P -s(a,p) + Σ_N [s(a,n) - m]₊.
+    """Contrastive, eq. contr: Σ_P -s(a,p) + Σ_N [s(a,n) - m]₊.
 
-    reduction="sum" is the paper's: sums over pairs, mean over anchors. "mean_nonzero" is the mean over
-    positive terms plus the mean over the negative terms that are not zero, over the whole batch.
+    Args:
+        margin: m; negatives below this similarity have no loss.
+        reduction: "sum" is the paper's, sums over pairs and the mean over anchors. "mean_nonzero" is the mean over
+            positive terms plus the mean over the negative terms that are not zero, over the whole batch.
+
+    >>> embeddings, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+    >>> Contrastive()(embeddings, labels)  # two anchors with a similar positive, one without any
+    tensor(-0.6667)
     """
 
     _shown = ("margin", "reduction")
@@ -74,7 +80,14 @@ class Contrastive(Loss):
 
 
 class LiftedStructure(Loss):
-    """Lifted structure: [ log Σ_P e^{-s(a,p)} + log Σ_N e^{s(a,n) - m} ]₊."""
+    """Lifted structure: [ log Σ_P e^{-s(a,p)} + log Σ_N e^{s(a,n) - m} ]₊.
+
+    Args:
+        margin: m.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> LiftedStructure()(embeddings, labels).backward()
+    """
 
     _shown = ("margin",)
 
@@ -84,7 +97,16 @@ class LiftedStructure(Loss):
 
 
 class BinomialDeviance(Loss):
-    """Binomial deviance: log(1 + Σ_P e^{-β(s-m)}) + log(1 + Σ_N e^{γ(s-m)})."""
+    """Binomial deviance: log(1 + Σ_P e^{-β(s-m)}) + log(1 + Σ_N e^{γ(s-m)}).
+
+    Args:
+        beta: β, scale of positives.
+        gamma: γ, scale of negatives.
+        margin: m, the similarity that both are compared with.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> BinomialDeviance()(embeddings, labels).backward()
+    """
 
     _shown = ("beta", "gamma", "margin")
 
@@ -94,7 +116,16 @@ class BinomialDeviance(Loss):
 
 
 class MultiSimilarity(Loss):
-    """eq. MS: 1/β log(1 + Σ_P e^{-β(s-m)}) + 1/γ log(1 + Σ_N e^{γ(s-m)})."""
+    """Multi-similarity, eq. MS: 1/β log(1 + Σ_P e^{-β(s-m)}) + 1/γ log(1 + Σ_N e^{γ(s-m)}).
+
+    Args:
+        beta: β, scale of positives.
+        gamma: γ, scale of negatives.
+        margin: m, the similarity that both are compared with.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> MultiSimilarity()(embeddings, labels).backward()
+    """
 
     _shown = ("beta", "gamma", "margin")
 
@@ -104,7 +135,15 @@ class MultiSimilarity(Loss):
 
 
 class NCA(Loss):
-    """NCA: -log Σ_P e^{s/T} + log Σ_N e^{s/T}; the positive is not in the denominator unless asked for."""
+    """NCA: -log Σ_P e^{s/T} + log Σ_N e^{s/T}.
+
+    Args:
+        temperature: T.
+        include_positive: sum over positives in the second term, too; Table 1 does not.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> NCA()(embeddings, labels).backward()
+    """
 
     _shown = ("temperature", "include_positive")
 
@@ -116,10 +155,23 @@ class NCA(Loss):
 class ProxyAnchor(ProxyAnchorLoss):
     """Proxy anchor: eq. MS with a learnable proxy per class as the anchor.
 
-    The negative term is e^{γ(s - negative_margin)}: Table 1 has `margin` there (the default), the
-    original method -`margin`. reduction="mean" is the mean over all proxies, "present" averages the
-    positive part over the proxies whose class is in the batch. `weighted` are the factors 1/β and 1/γ
-    of Table 1, which the original does not have. `ProxyAnchor.original` sets all three.
+    The defaults are those of Table 1; `ProxyAnchor.original` is the loss as its authors train it.
+
+    Args:
+        num_classes: how many proxies there are; labels lie below it.
+        dim: of the embeddings.
+        beta: β, scale of positives.
+        gamma: γ, scale of negatives.
+        margin: m of the positives.
+        negative_margin: m of the negatives, e^{γ(s - m)}; None is `margin`, the original method has -`margin`.
+        reduction: "mean" over all proxies; "present" averages the positive part over the proxies whose class is in
+            the batch.
+        weighted: with the factors 1/β and 1/γ of Table 1, which the original does not have.
+
+    >>> loss = ProxyAnchor(num_classes=2, dim=8)
+    >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).backward()
+    >>> loss.proxies.grad.shape
+    torch.Size([2, 8])
     """
 
     _shown = ("beta", "gamma", "margin", "negative_margin", "reduction", "weighted")
@@ -147,12 +199,22 @@ class ProxyAnchor(ProxyAnchorLoss):
 
     @classmethod
     def original(cls, num_classes: int, dim: int, alpha: float = 32.0, margin: float = 0.1) -> ProxyAnchor:
-        """The loss as its authors train it."""
+        """The loss as its authors train it: β = γ = `alpha`, margins ±`margin`, no weights, proxies present."""
         return cls(num_classes, dim, alpha, alpha, margin, -margin, reduction="present", weighted=False)
 
 
 class ProxyNCA(ProxyCandidateLoss):
-    """ProxyNCA: the NCA row with proxies as positives and negatives."""
+    """ProxyNCA: the NCA row with learnable proxies as positives and negatives.
+
+    Args:
+        num_classes: how many proxies there are; labels lie below it.
+        dim: of the embeddings.
+        temperature: T.
+        include_positive: sum over the positive proxy in the second term, too; Table 1 does not.
+
+    >>> loss = ProxyNCA(num_classes=2, dim=8)
+    >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).backward()
+    """
 
     _shown = ("temperature", "include_positive")
 
@@ -162,9 +224,16 @@ class ProxyNCA(ProxyCandidateLoss):
 
 
 class ProxyNCAPlusPlus(ProxyCandidateLoss):
-    """ProxyNCA++: temperature T, and all proxies in the denominator as published.
+    """ProxyNCA++: ProxyNCA with a low temperature and, as published, all proxies in the denominator.
 
-    include_positive=False is the form of Table 1.
+    Args:
+        num_classes: how many proxies there are; labels lie below it.
+        dim: of the embeddings.
+        temperature: T.
+        include_positive: sum over the positive proxy in the second term, too; False is the form of Table 1.
+
+    >>> loss = ProxyNCAPlusPlus(num_classes=2, dim=8)
+    >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).backward()
     """
 
     _shown = ("temperature", "include_positive")

@@ -1,4 +1,4 @@
-"""What the baselines share: a batch's pairs and distances, and what happens when nothing can be trained on."""
+"""What the baselines share: pairs and distances of a batch, and a zero loss for a batch without usable anchors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metrix.errors import InvalidInput
 
 
 class Baseline(nn.Module):
-    """Base of the losses here; `forward(embeddings, labels)` is the loss of a batch."""
+    """Base class of the baselines; `loss(embeddings, labels)` is the loss of a batch."""
 
     not_generic: str  # why it has no form for mixed examples
     needs = "a positive and a negative"  # what makes an anchor usable
@@ -42,7 +42,7 @@ class Baseline(nn.Module):
         raise NotImplementedError
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
-        """Labels checked."""
+        """The labels, which must fit the loss."""
         return check_labels(labels, len(x))
 
     def extra_repr(self) -> str:
@@ -50,7 +50,7 @@ class Baseline(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
 
-class Pairs(NamedTuple):
+class LabelPairs(NamedTuple):
     """Positive and negative pairs of a batch: (n, n), bool."""
 
     positive: Tensor
@@ -62,10 +62,10 @@ class Pairs(NamedTuple):
         return (self.positive.any(1) & self.negative.any(1)).sum()
 
 
-def pairs_of(labels: Tensor) -> Pairs:
+def pairs_of(labels: Tensor) -> LabelPairs:
     """Who is positive and who is negative to whom; nobody is positive to itself."""
     same = labels.unsqueeze(1) == labels.unsqueeze(0)
-    return Pairs(same.clone().fill_diagonal_(False), ~same)
+    return LabelPairs(same.clone().fill_diagonal_(False), ~same)
 
 
 def distances(x: Tensor) -> Tensor:

@@ -16,6 +16,12 @@ class EPSHN(Baseline):
 
     s_p is the most similar positive of an anchor, s_n its most similar negative below s_p. An anchor all
     of whose negatives are as similar as its positive or more has no s_n, and is left out.
+
+    Args:
+        temperature: T.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> EPSHN()(embeddings, labels).backward()
     """
 
     not_generic = (

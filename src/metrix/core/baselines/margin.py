@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
+from metrix.core.baselines.base import Baseline, LabelPairs, distances, pairs_of
 from metrix.core.validation import at_least_float32, check_labels, check_positive
 from metrix.errors import InvalidInput, check_integer
 
@@ -16,8 +16,18 @@ class Margin(Baseline):
     (Σ [D_ap - β + m]₊ + Σ [β - D_an + m]₊) / the number of terms that are not zero. Every ordered positive
     pair counts once; an anchor draws as many negatives as it has positives, with replacement, with the
     weights of `distance_weights`. An anchor whose negatives are all farther than `farthest` draws none,
-    and its positive pairs still count. With `num_classes` every class has a β of its own (the anchor's
-    class decides), else there is one. `generator` is the torch.Generator of the draws.
+    and its positive pairs still count.
+
+    Args:
+        margin: m.
+        beta: β at the start of training.
+        num_classes: learn a β for each class (that of the anchor counts); None learns one β.
+        nearest: negatives nearer than this are drawn as if they were at this distance.
+        farthest: negatives from this distance on are not drawn.
+        generator: of the draws; None is torch's default one.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> Margin()(embeddings, labels).backward()
     """
 
     not_generic = (
@@ -60,7 +70,7 @@ class Margin(Baseline):
         nonzero = (pos > 0).sum() + times[neg > 0].sum()
         return (pos.sum() + neg.sum()) / nonzero.clamp_min(1), pairs.positive.any(1).sum()
 
-    def draws(self, D: Tensor, pairs: Pairs, dim: int) -> Tensor:
+    def draws(self, D: Tensor, pairs: LabelPairs, dim: int) -> Tensor:
         """How many times each negative was drawn for each anchor: (n, n), int64."""
         weights = distance_weights(D, pairs.negative, dim, self.nearest, self.farthest)
         wanted = pairs.positive.sum(1)

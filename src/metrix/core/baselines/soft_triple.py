@@ -16,7 +16,19 @@ class SoftTriple(Baseline):
 
     S_c = Σ_k softmax_k(s_ck/γ) s_ck is the similarity to class c, the loss is
     -log softmax(λ(S - δ 1_y))_y + τ Σ_c Σ_{j<k} √(2 + 1e-5 - 2 w_cj·w_ck) / (C K (K - 1)), whose second
-    part draws centres of a class that are not needed together. `la` is λ, `margin` is δ, `centers` is K.
+    part draws centres of a class that are not needed together.
+
+    Args:
+        num_classes: C; labels lie below it.
+        dim: of the embeddings.
+        centers: K, centres of each class.
+        la: λ, scale of similarities.
+        gamma: γ, temperature of the softmax over the centres of a class.
+        tau: τ, weight of the second part.
+        margin: δ.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> SoftTriple(num_classes=2, dim=8)(embeddings, labels).backward()
     """
 
     not_generic = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from metrix.core.baselines.base import Baseline, Pairs, distances, pairs_of
+from metrix.core.baselines.base import Baseline, LabelPairs, distances, pairs_of
 from metrix.core.validation import check_positive
 from metrix.errors import unknown_choice
 
@@ -19,6 +19,13 @@ class Triplet(Baseline):
     within the margin. A positive pair without one has no part in the loss. mining="all" takes every
     triplet with D_an < D_ap + m. No triplet is ever formed: the loss is linear in the distances, so it is
     enough to count in how many triplets each pair is, which takes n² memory and n² log n time.
+
+    Args:
+        margin: m.
+        mining: "semi-hard" or "all".
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> Triplet()(embeddings, labels).backward()
     """
 
     not_generic = (
@@ -42,7 +49,7 @@ class Triplet(Baseline):
         return ((signed * D).sum() + self.margin * triplets) / triplets.clamp_min(1.0), pairs.usable
 
 
-def triplet_counts(D: Tensor, pairs: Pairs, margin: float, semi_hard: bool) -> Tensor:
+def triplet_counts(D: Tensor, pairs: LabelPairs, margin: float, semi_hard: bool) -> Tensor:
     """In how many triplets each pair (anchor, other) is, as its positive or as its negative: (n, n), int64.
 
     With the negatives of an anchor in order of distance, those of a positive are a range [first, end).

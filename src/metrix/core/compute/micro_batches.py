@@ -1,4 +1,4 @@
-"""Batches past memory, by cached gradients.
+"""Batches too large for memory, by cached gradients.
 
 The batch goes through the network in pieces whose activations are forgotten; only the embeddings are kept (and
 the features, where these are mixed). The loss is that of the whole batch. In the backward pass each piece goes
@@ -31,14 +31,21 @@ from metrix.errors import MetrixWarning, check_integer
 
 
 class MicroBatched(nn.Module):
-    """A model that takes batches in pieces of at most `micro_batch`, with the gradient of the whole batch.
+    """A model that takes a batch in pieces, with the gradient of the whole batch and the activations of one piece.
 
-    >>> model = MicroBatched(Embedder("resnet50"), 64)
-    >>> out = objective.step(model, images, labels)        # 4,096 images
-    >>> out.loss.backward()                                # with the activations of 64
+    `model(inputs)` are the embeddings, for any other loss. Batch norm in training mode normalises over the piece, as
+    it does when gradients are accumulated; a warning says so once.
 
-    `model(images)` are the embeddings, for any other loss. Batch norm in training mode normalises over the
-    piece, as it does when gradients are accumulated; it is said once.
+    Args:
+        model: has `features(x)` and `head(z)`.
+        micro_batch: how many examples go through the network at a time.
+
+    >>> from metrix import Metrix, PoolLinear, losses
+    >>> from metrix.model.split import Split
+    >>> model = MicroBatched(Split(nn.Conv2d(3, 8, 3), PoolLinear(8, 4)), micro_batch=2)
+    >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed")
+    >>> out = objective.step(model, torch.randn(6, 3, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2]))
+    >>> out.loss.backward()  # of all six, two at a time
     """
 
     def __init__(self, model: AnyModel, micro_batch: int) -> None:
@@ -79,7 +86,7 @@ class MicroBatched(nn.Module):
         return torch.cat([checkpoint(run, piece, use_reentrant=False, context_fn=self._contexts) for piece in pieces])
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Of the first and of the second pass; running statistics move in the first only."""
+        """The contexts of the first and of the second pass; running statistics move in the first only."""
         return nullcontext(), _Again(self.model if isinstance(self.model, nn.Module) else None)
 
     def _warn_of_batch_norm(self) -> None:
@@ -99,7 +106,7 @@ class MicroBatched(nn.Module):
 
 
 class _Again(AbstractContextManager[None]):
-    """A second pass, or a third: unlike a generator's context, it can be entered again."""
+    """Keeps running statistics in every pass but the first; unlike a generator's context, it can be entered again."""
 
     def __init__(self, module: nn.Module | None) -> None:
         self.module = module

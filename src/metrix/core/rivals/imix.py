@@ -38,19 +38,23 @@ TARGETS = ("instances", "classes")
 
 
 class IMix(Objective):
-    """i-Mix: mixed anchors against a clean batch, labels interpolated over instances.
+    """i-Mix: mixed anchors against a clean batch, with labels interpolated over instances.
 
-    loss           a loss of pairs; the paper's comparison has Contrastive
-    mixup          "input", the published one, "feature" or "embed"
-    strength       weight of the mixed loss beside the clean one
-    alpha          λ ~ Beta(alpha, alpha), then the larger of λ and 1-λ
-    lam_per        "pair": one λ for each anchor; "batch": one for each step
-    targets        "instances": classmates of the two mixed examples are left out; "classes": they have their label
-    temperature    T of the published cross-entropy over instances (0.2 there); None: the loss's own form
-    generator      torch.Generator of all random choices
-    memory_budget  bytes that the activations of mixed examples may take at a time
+    Args:
+        loss: a loss of pairs; the paper's comparison has Contrastive.
+        mixup: a mixup type; "input" is the published one.
+        strength: weight of the mixed loss beside the clean one.
+        alpha: λ ~ Beta(alpha, alpha), then the larger of λ and 1-λ.
+        lam_per: "pair" draws one λ for each anchor, "batch" one for each step.
+        targets: "instances" leaves out the classmates of the two mixed examples, "classes" gives them the labels of
+            their classes.
+        temperature: T of the published cross-entropy over instances (0.2 there); None takes the loss's own form.
+        generator: of all random choices; None is torch's default one.
+        memory_budget: bytes that the activations of mixed examples may take at a time.
 
-    >>> out = IMix(losses.Contrastive()).step(model, images, labels)
+    >>> from metrix import losses
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> IMix(losses.Contrastive(), mixup="embed")(embeddings, labels).backward()
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class IMix(Objective):
         self.generator, self.memory_budget = generator, memory_budget
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """Clean loss plus w times mixed loss of embeddings (n, d), which need not be normalised."""
+        """Clean loss plus `strength` times mixed loss of embeddings (n, d), which need not be normalised."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         if MIXUP_TYPES[self.mixup].mixes != "embeddings":
@@ -91,7 +95,7 @@ class IMix(Objective):
         return self._step(None, None, None, embeddings, labels).loss
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """One training step with a model that has `features(x)` and `head(z)`."""
+        """The loss of a batch for a model that has `features(x)` and `head(z)`."""
         split = check_model(model)
         features, embeddings = embed(split, inputs, keep_features=MIXUP_TYPES[self.mixup].mixes == "features")
         return self._step(without_micro_batches(split), inputs, features, embeddings, labels)

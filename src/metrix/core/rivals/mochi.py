@@ -23,7 +23,7 @@ from metrix.core.closed_form import inverse_norms, mixed_similarity
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals, Weights
 from metrix.core.loss import Loss
-from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
+from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
 from metrix.core.pairs import PAIR_KINDS, MixingPairs, mixing_pairs, rows_of
 from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.sets import Sets
@@ -38,14 +38,17 @@ HARDEST = 100  # negatives of an anchor that are mixed in the paper's comparison
 class MoCHi(EmbeddingObjective):
     """MoCHi: a loss of pairs with synthetic negatives among its negatives.
 
-    loss            a loss of pairs
-    pairs           "neg-neg", "anc-neg" or, as published, both of them in each step
-    hard_negatives  k: how many of an anchor's most similar negatives are mixed
-    alpha           λ ~ Beta(alpha, alpha); 1 is uniform. Half of it for anc-neg
-    lam_per         "pair": one λ for each ordered pair of examples; "batch": one for each step
-    generator       torch.Generator of all random choices
+    Args:
+        loss: a loss of pairs.
+        pairs: "neg-neg", "anc-neg" or, as published, both in each step.
+        hard_negatives: how many of an anchor's most similar negatives are mixed.
+        alpha: λ ~ Beta(alpha, alpha), which is uniform for 1; half of that for anc-neg.
+        lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step.
+        generator: of all random choices; None is torch's default one.
 
-    >>> loss = MoCHi(losses.Contrastive(), pairs="anc-neg")(embeddings, labels)
+    >>> from metrix import losses
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> MoCHi(losses.Contrastive(), pairs="anc-neg")(embeddings, labels).backward()
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class MoCHi(EmbeddingObjective):
         self.drawing, self.generator = Drawing(alpha, lam_per), generator
         self.kinds = "+".join(self.pairs)
 
-    def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> Parts:
+    def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> EmbeddingLoss:
         """The loss with synthetic negatives, and without. `lam`, a number or a (n, n) tensor, is drawn by default."""
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
@@ -76,7 +79,7 @@ class MoCHi(EmbeddingObjective):
             clean, _ = self.loss.clean(sets)
         factors = {kind: self.drawing((n, n), x, lam, self.generator) for kind in self.pairs}
         value, left_out = self.loss.conclude(self._totals(sets, G, factors), n, x)
-        return Parts(value, clean, left_out)
+        return EmbeddingLoss(value, clean, left_out)
 
     def _totals(self, sets: Sets, G: Tensor, factors: dict[str, Tensor]) -> Totals:
         x, fixed = sets.anchors, G.detach()

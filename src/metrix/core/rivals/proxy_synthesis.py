@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from metrix.core.closed_form import inverse_norms, mixed_similarity
 from metrix.core.generic import Weights
 from metrix.core.loss import ProxyLoss
-from metrix.core.objective import ONE_LOSS, EmbeddingObjective, Method, MixingSettings, Parts
+from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_proxy_loss, draw_partners
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
@@ -30,13 +30,16 @@ from metrix.errors import InvalidInput
 class ProxySynthesis(EmbeddingObjective):
     """Proxy Synthesis: a proxy loss with synthetic classes beside the real ones.
 
-    loss       a loss with proxies
-    alpha      λ ~ Beta(alpha, alpha)
-    lam_per    "batch": one λ for each step, as published; "pair": one for each synthetic class
-    ratio      μ: synthetic examples for each real one, at most 1
-    generator  torch.Generator of all random choices
+    Args:
+        loss: a loss with proxies.
+        alpha: λ ~ Beta(alpha, alpha).
+        lam_per: "batch" draws one λ for each step, as published, "pair" one for each synthetic class.
+        ratio: μ, how many synthetic examples there are for each real one, at most 1.
+        generator: of all random choices; None is torch's default one.
 
-    >>> loss = ProxySynthesis(losses.ProxyAnchor(100, 512))(embeddings, labels)
+    >>> from metrix import losses
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> ProxySynthesis(losses.ProxyAnchor(num_classes=2, dim=8))(embeddings, labels).backward()
     """
 
     kinds = "pos-neg+neg-neg"
@@ -62,14 +65,14 @@ class ProxySynthesis(EmbeddingObjective):
         labels: Tensor,
         lam: float | Tensor | None = None,
         others: Tensor | None = None,
-    ) -> Parts:
+    ) -> EmbeddingLoss:
         """The loss with synthetic classes, and without; λ and partners are drawn unless given."""
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
         j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: nothing to put another one between
             clean, left_out = self.loss.clean(sets)
-            return Parts(clean, clean, left_out)
+            return EmbeddingLoss(clean, clean, left_out)
         S = sets.similarity  # taken with its graph before the clean loss, which is for the log only
         with torch.no_grad():
             clean, _ = self.loss.clean(sets)
@@ -86,7 +89,7 @@ class ProxySynthesis(EmbeddingObjective):
         negative = torch.ones_like(positive) if self.loss.row.include_positive else ~positive
         totals = self.loss.reduce(self.loss.row, S, Weights(positive.to(S.dtype), negative.to(S.dtype)))
         value, left_out = self.loss.conclude(totals, len(S), sets.anchors, sets.candidates)
-        return Parts(value, clean, left_out)
+        return EmbeddingLoss(value, clean, left_out)
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How synthetic classes are computed: no model is needed."""
