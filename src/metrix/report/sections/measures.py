@@ -66,7 +66,8 @@ def _describe_difference(name: str, baseline: str, comparison: Comparison) -> st
     points, low, high = 100 * found.difference, 100 * found.low, 100 * found.high
     if points == 0:
         return f"{title} of {name} equals that of {baseline}."
-    verdict = "more than the choice of queries explains" if found.significant else "within the choice of queries"
+    less = "" if found.significant else "no "
+    verdict = f"{less}more than the choice of queries explains"
     return (
         f"{title} of {name} is {abs(points):.2f} points {'higher' if points > 0 else 'lower'} than that of {baseline} "
         f"({100 * comparison.confidence:g} % interval {low:+.2f} to {high:+.2f}, p = {found.p_value:.3f}): {verdict}."
