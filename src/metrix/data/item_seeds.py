@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,12 +75,10 @@ def _draw(keys: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
     each item before the streams of two items meet.
     """
     philox = np.random.Philox(key=0)
-    state = philox.state
-    words = np.empty((len(keys), count), dtype=np.uint64)
-    counter = np.zeros(4, dtype=np.uint64)
-    for row, key in zip(words, keys, strict=True):
-        counter[2:] = key[2:]
-        state["state"] = {"key": key[:2], "counter": counter}
-        philox.state = state  # a tenth of the time that a new generator takes
-        row[:] = philox.random_raw(count)
-    return words
+    state: Any = philox.state  # the setter also takes tuples, which are faster than arrays
+    words = []
+    for seed, epoch, visit, index in keys.tolist():
+        state["state"] = {"key": (seed, epoch), "counter": (0, 0, visit, index)}
+        philox.state = state  # ten times faster than a new generator
+        words.append(philox.random_raw(count))
+    return np.array(words, dtype=np.uint64).reshape(-1, count)
