@@ -12,15 +12,12 @@ import doctest
 import io
 import re
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 import typer
-from PIL import Image
 
 from metrix.cli.app import app
 from tests.command_line import Metrix
@@ -68,7 +65,6 @@ def takes_long(arguments: list[str]) -> bool:
     return arguments[0] in ("demo", "reproduce") or ("--resume" in arguments and not arguments[-1].startswith("runs/"))
 
 
-STILL_FAILING = {"README.md"}
 PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks_of(page))]
 COMMANDS = [
     arguments
@@ -79,24 +75,9 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, run: Path, other_run: Path) -> Path:
-    """What the commands of the documentation speak of."""
-    folder = tmp_path_factory.mktemp("reader")
-    rng = np.random.default_rng(0)
-    for k in range(8):
-        (folder / "photos" / f"class{k}").mkdir(parents=True)
-        for n in range(4):
-            pixels = rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / "photos" / f"class{k}" / f"{n}.png")
-    for name, trained in (("a", run), ("b", other_run), ("2026-…", run)):
-        shutil.copytree(trained, folder / "runs" / name)
-    return folder
-
-
-@pytest.mark.parametrize("page", [page for page in PYTHON if page not in STILL_FAILING])
-def test_python(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("page", PYTHON)
+def test_python(page: str, reader_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reader_folder)
     torch.manual_seed(0)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
@@ -115,8 +96,8 @@ def test_python(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("arguments", [c for c in COMMANDS if not takes_long(c)], ids=" ".join)
-def test_command(arguments: list[str], folder: Path, metrix: Metrix, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_command(arguments: list[str], reader_folder: Path, metrix: Metrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reader_folder)
     more = ("--print-config",) if arguments[0] == "train" and "--resume" not in arguments else ()
     outcome = metrix(*arguments, *more)
     assert outcome.code == 0, outcome.err
