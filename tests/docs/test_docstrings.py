@@ -17,10 +17,9 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if ">>>" in path.read_text("utf-8")
 )
-STILL_FAILING: set[str] = set()
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in STILL_FAILING])
+@pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str, reader_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with data and finished runs (conftest.py), from the same random state each time."""
     monkeypatch.chdir(reader_folder)

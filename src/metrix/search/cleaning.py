@@ -93,7 +93,7 @@ def find_suspects(index: Index, k: int = 10, progress: Callable[[int, int], obje
 
     >>> points = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [1.0, 0.3]]
     >>> index = Index.build(points, ["a", "b", "c", "d"], columns={"label": ["x", "x", "y", "x"]})
-    >>> [(one.id, one.label, one.suggested) for one in find_suspects(index, k=2)]
+    >>> [(one.id, one.label, one.suggested) for one in find_suspects(index, k=3)]
     [('c', 'y', 'x')]
     """
     if LABEL not in index.columns:
