@@ -1,4 +1,4 @@
-"""A run with several processes is the run of one process, whatever happens to it on the way."""
+"""A run with several processes gives the weights of a run with one, also when it is killed and resumed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def workers_of(process: subprocess.Popen[str]) -> dict[int, int]:
 
 
 def same(found: RunFolder, expected: RunFolder) -> None:
-    """Weights up to what rounding grows to, measured by how far training has moved them; and what was measured."""
+    """Assert equal measures, and weights equal up to accumulated rounding, relative to how far training moved them."""
     a, b = (load_file(run.path / "checkpoints" / "last.safetensors") for run in (found, expected))
     assert a.keys() == b.keys()
     config = expected.config

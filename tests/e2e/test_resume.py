@@ -1,4 +1,4 @@
-"""A run that really was killed goes on to the same weights, bit for bit."""
+"""A run whose process was killed resumes to the same weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def wait_for_checkpoint(process: subprocess.Popen[str], run: RunFolder, seen: in
 
 
 def same(resumed: RunFolder, whole: RunFolder) -> None:
-    """Model, and all that training would go on with, bit for bit; and the same history."""
+    """Assert the same model and checkpoints, bit for bit, and the same history."""
     for name in ("model/model.safetensors", "checkpoints/last.safetensors", "checkpoints/best.safetensors"):
         found, expected = load_file(resumed.path / name), load_file(whole.path / name)
         assert found.keys() == expected.keys()
@@ -126,7 +126,7 @@ def test_asked_to_end(
     assert "Traceback" not in errors
     assert run.results is None
     if signum == signal.SIGTERM:
-        return  # goes on in the same way
+        return  # resumes in the same way
     process = start("train", "--resume", run.path, "--json")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors

@@ -1,4 +1,4 @@
-"""Losses outside of the generic form, trained: their learnable parts learn, are saved and go on."""
+"""Losses outside the generic form, trained: their learnable parts learn, are saved and restored."""
 
 from __future__ import annotations
 

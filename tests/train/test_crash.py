@@ -1,4 +1,4 @@
-"""A run that ends anywhere goes on to the same end; the end is an exception here, a real kill in e2e."""
+"""A run that crashes at any point resumes to the same weights; crashes are exceptions here, real kills in e2e."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mixing method by name: built, trained, resumed; what does not fit is said."""
+"""Every mixing method by name: built, trained and resumed; settings that do not go together are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches past memory, and a memory of past batches, in a run."""
+"""Runs with micro-batches and with a cross-batch memory."""
 
 from __future__ import annotations
 

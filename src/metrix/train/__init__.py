@@ -1,4 +1,4 @@
-"""From a configuration to a run: a folder with a trained and measured model."""
+"""Training: from a configuration to a run, which is a folder with a trained and measured model."""
 
 from __future__ import annotations
 

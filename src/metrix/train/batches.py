@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
 EMBEDDED_AT_ONCE = 256  # images
+VIEW_DRAWS = "philox"  # how random views are drawn; part of the key of their cached activations
 
 
 def ignore_report(what: str, done: int, of: int) -> None:
@@ -228,7 +229,7 @@ class ActivationBatches(ImageBatches):
         self._trunk = embedder.trunk_fingerprint()
         # views are seeded by the data, not by the run: runs of several seeds share one cache
         self.part = part.with_transform(self.train_view, seed=config.data.split_seed)
-        name = f"{config.data.augment} {self.view}|seed {config.data.split_seed}"
+        name = f"{config.data.augment} {self.view}|{VIEW_DRAWS} seed {config.data.split_seed}"
         self.cache = self._open_cache(self.part, name, self.views)
         self.shift = np.random.default_rng([config.train.seed, 7]).integers(self.views, size=len(part))
 

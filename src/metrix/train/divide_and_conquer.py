@@ -1,8 +1,8 @@
 """Training schemes: each batch trains the whole embedding, or one slice of it (Divide and Conquer).
 
-Divide and Conquer (Sanakoyeu et al., CVPR 2019) clusters the embeddings of the training images by k-means, anew every
-few epochs. Each batch comes from one cluster and trains one slice of the embedding, which becomes the expert for that
-cluster. The last epochs train the whole embedding on all images.
+Divide and Conquer (Sanakoyeu et al., CVPR 2019) clusters the embeddings of the training images by k-means, again
+every few epochs. Each batch comes from one cluster and trains one slice of the embedding, which becomes the expert
+for that cluster. The last epochs train the whole embedding on all images.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class StopRequests:
             self._deferred = False
 
     def share(self, maximum: Callable[[int], int]) -> None:
-        """Pass a request to one process on to all of them; `maximum` is taken over the processes."""
+        """Let every process know of a request that any of them received; `maximum` is taken over the processes."""
         self.signum = maximum(self.signum or 0) or None
 
     def raise_if_any(self) -> None:

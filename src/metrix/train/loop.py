@@ -77,7 +77,7 @@ def train(
 def _train(
     config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: StopRequests, team: Team
 ) -> RunFolder:
-    """Prepare, restore, train and validate epoch by epoch, finish."""
+    """Prepare, restore, train and validate epoch by epoch, and finish."""
     requests.sent_twice = team.size > 1
     with team.one_at_a_time("data"):
         dataset = open_data(config, watcher.preparing)
