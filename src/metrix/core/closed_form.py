@@ -8,8 +8,8 @@ For v = λ u_i + (1-λ) u_j, all that a loss needs of v is
 so products of pairs of vectors are enough. u are the unit embeddings (embed mixup), or the outputs of
 a linear head before normalisation (feature mixup under average pooling).
 
-What is held of a batch are matrices over pairs of examples (products, λ, norms). Where these are too large,
-each block of anchors has the rows that it needs and forgets them; λ of a pair is the same in every block.
+Matrices over all pairs of examples (products, λ, norms) are held where they fit in memory. Otherwise each block of
+anchors computes the rows that it needs, and they are freed with the block; λ of a pair is the same in every block.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def mixed_similarity(left: Tensor, right: Tensor, lam: Tensor, inverse_norm: Ten
 
 @dataclass(frozen=True)
 class Interpolated:
-    """Mixed examples are λ u_i + (1-λ) u_j of vectors u (n, d), normalised or not."""
+    """Mixed examples λ u_i + (1-λ) u_j of vectors u."""
 
-    vectors: Tensor
-    unit: bool = True
-    normalise: bool = True
+    vectors: Tensor  # (n, d)
+    unit: bool = True  # whether the vectors are of unit norm
+    normalise: bool = True  # whether mixed examples are brought to unit norm
 
     def squared_norms(self) -> Tensor | None:
         """⟨u, u⟩ (n,), or None where it is 1 or not needed."""
@@ -69,9 +69,9 @@ class Interpolated:
 def interpolated_totals(
     loss: Loss, mixture: Interpolated, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
 ) -> Totals | None:
-    """Sums over the anchors that have a mixing pair; None if there is none.
+    """Sums over the anchors that have a mixing pair; None if there are none.
 
-    All of several processes draw λ in the same way, that of one process with all anchors.
+    Each of several processes draws the λ of all anchors, so that they are those of a single process.
     """
     n = len(mixture.vectors)
     if is_held(sets.total if kind.with_anchor else max(sets.total, n), n, sets.anchors):

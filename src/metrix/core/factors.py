@@ -18,16 +18,24 @@ RowsOfFactors = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Factors:
-    """λ of the ordered pairs of a step: given, or drawn for each pair or once for the batch."""
+    """λ of the ordered pairs of a step.
+
+    Args:
+        given: λ of all pairs, or a matrix of them; None draws them.
+        alpha: λ ~ Beta(alpha, alpha).
+        per_pair: one draw for each pair, or one for the whole batch.
+        generator: of the draws; None is torch's default one.
+        like: a tensor with the device and the type of number that λ shall have.
+    """
 
     given: float | Tensor | None
     alpha: float
     per_pair: bool
     generator: torch.Generator | None
-    like: Tensor  # device and dtype
+    like: Tensor
 
     def matrix(self, shape: tuple[int, ...]) -> Tensor:
-        """λ of all pairs, (left, right) or listed."""
+        """λ of all pairs in a tensor of this shape, such as (left, right)."""
         device, dtype = self.like.device, self.like.dtype
         if self.given is not None:
             return check_lam(torch.as_tensor(self.given, dtype=dtype, device=device), shape)
@@ -77,7 +85,7 @@ def draw(
 
 
 def choose(count: int, generator: torch.Generator | None) -> int:
-    """A uniform choice among `count`; nothing is drawn where there is no choice."""
+    """A uniform draw from 0 to `count` - 1; the generator is not used where there is only one choice."""
     if count == 1:
         return 0
     at = generator.device if generator is not None else torch.device("cpu")
@@ -85,7 +93,7 @@ def choose(count: int, generator: torch.Generator | None) -> int:
 
 
 def _source(generator: torch.Generator | None, device: torch.device) -> torch.device:
-    """Where random numbers come from."""
+    """The device that random numbers are drawn on."""
     if generator is not None:
         return generator.device
     return device if device.type == "cuda" else torch.device("cpu")

@@ -142,10 +142,12 @@ class Loss(nn.Module):
 class LossEntry(Choice):
     """A loss by name.
 
-    make         its class, whose parameters are keys of the configuration; those called `num_classes`, `dim` and
-                 `generator` come from the data, the model and the run
-    own_lr       learning rate of its own parameters; None: 100 times the head's
-    needs_pairs  whether it needs several images of a class in a batch
+    Args:
+        name, line, reference: as in every table.
+        make: its class, whose parameters are keys of the configuration; those called `num_classes`, `dim` and
+            `generator` come from the data, the model and the run.
+        own_lr: learning rate of its own parameters; None: 100 times the head's.
+        needs_pairs: whether it needs several images of a class in a batch.
     """
 
     make: type[nn.Module]

@@ -5,8 +5,8 @@ With a memory of labelled embeddings m, the anchors are the examples of the batc
     P(a)   examples of the batch of the class of a, but a itself, and the memory's of that class
     N(a)   all other examples of the batch and of the memory
 
-in the clean loss and, with embedding mixup, in the mixing pairs M(a). The memory has no gradient. It holds past
-batches only: the batch goes in when its loss is computed, and the oldest embeddings go out.
+in the clean loss and, with embedding mixup, in the mixing pairs M(a). The memory has no gradient. A batch is compared
+with past batches only: it enters the memory after its sets are formed, in place of the oldest embeddings.
 """
 
 from __future__ import annotations
@@ -21,9 +21,19 @@ from metrix.errors import ShapeError, check_integer
 
 
 class CrossBatchMemory(nn.Module):
-    """The last `size` embeddings (dim) and labels; for the first `after` steps it fills and is not used.
+    """The last `size` embeddings and their labels.
 
-    All that it knows are buffers, so it is saved, moved and resumed with the module that has it.
+    Its state is in buffers, so it is saved, moved and resumed with the module that it belongs to.
+
+    Args:
+        size: how many embeddings are kept.
+        dim: their dimension.
+        after: the first steps that only fill the memory.
+
+    >>> memory = CrossBatchMemory(size=4, dim=2)
+    >>> memory.add(torch.eye(2), torch.tensor([0, 1]))
+    >>> memory.filled
+    2
     """
 
     embeddings: Tensor  # (size, dim)  unit
@@ -57,7 +67,7 @@ class CrossBatchMemory(nn.Module):
 
     @torch.no_grad()
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Put unit embeddings (n, dim) in, in place of the oldest."""
+        """Store unit embeddings (n, dim) in place of the oldest."""
         if embeddings.shape[1] != self.embeddings.shape[1]:
             raise ShapeError(
                 f"embeddings of dimension {embeddings.shape[1]} for a memory of dimension "

@@ -1,6 +1,6 @@
 """eq. loss-mixed: the generic loss over labelled mixed embeddings V(a) instead of examples U(a).
 
-A mixup type is a way to get the similarity of an anchor to a mixed example:
+Mixup types differ in how the similarity of an anchor to a mixed example is computed:
 
     Interpolated   from products of vectors, in closed form (embed mixup; feature mixup, linear head)
     EmbeddedPairs  from the mixed examples themselves, each distinct one embedded once
@@ -30,7 +30,7 @@ PAIRS_OF_MIXED_ANCHORS = tuple(kind.name for kind in PAIR_KINDS.values() if kind
 
 @dataclass(frozen=True)
 class EmbeddedPairs:
-    """Mixed examples are embedded from pairs of indices and their λ: embed(i, j, lam) -> (pairs, d)."""
+    """Mixed examples embedded one by one: `embed(i, j, lam)` takes pairs and their λ to unit embeddings (pairs, d)."""
 
     embed: Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -46,11 +46,18 @@ def mixed_loss(
     kind: PairKind,
     hardest: int | None = None,
 ) -> tuple[Tensor, int]:
-    """eq. loss-mixed, averaged over anchors with a mixing pair, and how many anchors were left out.
+    """eq. loss-mixed, averaged over the anchors that have a mixing pair.
 
-    `sets` are those of the clean batch, `factors` are the λ, `kind` is a kind of mixing pairs,
-    `hardest` the number of negatives of an anchor to mix with. λ is drawn for the anchors of all processes,
-    so that it is the same in all of them.
+    Args:
+        loss: the generic loss.
+        mixture: how mixed examples are computed.
+        sets: anchors and candidates of the clean batch.
+        factors: λ. It is drawn for the anchors of all processes, so that all have the same.
+        kind: of mixing pairs.
+        hardest: how many negatives of an anchor are mixed; None: all.
+
+    Returns:
+        The loss, a scalar, and how many anchors were left out.
     """
     with torch.autocast(sets.anchors.device.type, enabled=False):
         if loss.candidate_role == "proxies":

@@ -32,9 +32,9 @@ def mixed_anchor_totals(
     factors: Factors,
     hardest: int | None,
 ) -> tuple[Totals, int] | None:
-    """Sums over all mixed examples, and how many there are; None if there is none.
+    """Sums over all mixed examples, and how many there are; None if there are none.
 
-    A mixture is in closed form, or a function that embeds pairs (i, j) with their λ.
+    `mixture` is in closed form, or a function that embeds pairs (i, j) with their λ.
     """
     labels, n, num_classes = sets.example_labels.long(), len(sets.examples), len(sets.candidates)
     _, place, sizes = torch.unique(labels, return_inverse=True, return_counts=True)

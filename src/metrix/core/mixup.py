@@ -37,9 +37,10 @@ def _as_it_is(x: Tensor) -> Tensor:
 class MixtureOptions:
     """How mixed examples are formed.
 
-    renormalise   bring mixed embeddings to unit norm (embed mixup)
-    budget        bytes that the activations of mixed examples may take at a time
-    gather        makes the inputs or features of all processes from those of this one
+    Args:
+        renormalise: bring mixed embeddings to unit norm (embed mixup).
+        budget: bytes that the activations of mixed examples may take at a time.
+        gather: makes the inputs or features of all processes from those of this one.
     """
 
     renormalise: bool = True
@@ -59,10 +60,12 @@ class Route:
 class MixupType(Choice):
     """A mixup type.
 
-    mixes           what the two partners of a mixture are: inputs, features or unit embeddings
-    mixture         makes the `Mixture` from a model and what is mixed
-    route           says how, without computing anything
-    hard_negatives  how many negatives of an anchor are mixed by default; None: all
+    Args:
+        name, line, reference: as in every table.
+        mixes: what the two partners of a mixture are: inputs, features or unit embeddings.
+        mixture: makes the `Mixture` from a model and what is mixed.
+        route: says how mixed examples are computed, without computing anything.
+        hard_negatives: how many negatives of an anchor are mixed by default; None: all.
     """
 
     mixes: Literal["inputs", "features", "embeddings"]

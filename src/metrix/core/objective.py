@@ -178,13 +178,15 @@ ACCEPTED_LOSSES: Mapping[AcceptedLosses, str] = {
 class Method(Choice):
     """A mixing method.
 
-    build       makes the objective from a loss, the settings and the generator of random choices
-    losses      which losses it goes with
-    mixup       which mixup types
-    pairs       which kinds of mixing pairs
-    usual_loss  the loss it has in the paper's comparison
-    defaults    its own defaults of settings
-    fixed       settings that cannot be changed, and why
+    Args:
+        name, line, reference: as in every table.
+        build: makes the objective from a loss, the settings and the generator of random choices.
+        losses: which losses it goes with.
+        mixup: which mixup types it goes with.
+        pairs: which kinds of mixing pairs it goes with.
+        usual_loss: the loss it has in the paper's comparison.
+        defaults: settings whose defaults are its own.
+        fixed: settings that cannot be changed, and why.
     """
 
     build: Callable[[nn.Module, MixingSettings, torch.Generator | None], Objective]

@@ -1,7 +1,7 @@
-"""Anchors a, their positives P(a) and their negatives N(a): who is compared with whom.
+"""Anchors a, their positives P(a) and their negatives N(a).
 
-Both are known from labels, so a batch too large for matrices of all pairs has them formed for some
-anchors at a time.
+Both follow from labels, so for a batch too large for matrices of all pairs they are formed for some anchors at a
+time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from metrix.core.similarity import gram, rows_of_gram
 
 @dataclass(frozen=True)
 class Sets:
-    """eq. pos and neg: P(a) are the candidates of the class of anchor a but itself, N(a) all others.
+    """eq. pos and neg: P(a) are the candidates of the class of anchor a, without a itself; N(a) are all others.
 
-    Of several processes each has the sets of its share of the anchors, with the candidates of all.
+    Each of several processes has its share of the anchors, with the candidates of all.
     """
 
     anchors: Tensor  # (anchors, d)  unit
@@ -49,7 +49,7 @@ class Sets:
 
     @property
     def start(self) -> int:
-        """Which of all anchors the first one is."""
+        """The number of the first anchor among those of all processes."""
         return 0 if self.share is None else self.share.start
 
     @property
@@ -74,7 +74,7 @@ class Sets:
 
     @cached_property
     def similarity(self) -> Tensor:
-        """s(a, x) of every anchor and candidate, computed once for the clean and the mixed loss."""
+        """(anchors, candidates)  s(a, x), computed once for the clean and the mixed loss."""
         if self.anchors is self.candidates:
             return gram(self.anchors)
         if self.picked and self.own is not None:
@@ -87,7 +87,7 @@ class Sets:
         return (self.anchors if self.own is None else None), self.candidates
 
     def blocks(self) -> Sequence[Tensor | None]:
-        """Anchors in blocks, by number; None stands for all of them, where their matrix is held."""
+        """Anchors in blocks, by number; one None, for all anchors, where their similarities fit in memory."""
         anchors, candidates = len(self.anchors), len(self.candidates)
         if is_held(anchors, candidates, self.anchors):
             return [None]

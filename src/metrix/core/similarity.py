@@ -1,4 +1,4 @@
-"""Cosine similarities of unit embeddings: Gram matrices and normalisation, each with one cheap backward pass."""
+"""Gram matrices and normalisation of embeddings, each with a cheaper backward pass than autograd's."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ class _Unit(torch.autograd.Function):
 
 
 def divide_by_norm(x: Tensor, norm: Tensor) -> Tensor:
-    """x / norm for norm = ‖x‖ (n, 1): the gradient of both in one go."""
+    """x / norm, where norm must be ‖x‖ (n, 1): the backward pass knows that and treats both together."""
     out: Tensor = _Unit.apply(x, norm)
     return out

@@ -1,4 +1,4 @@
-"""Limits of what is held and computed at a time: the memory of a loss is bounded by these two numbers."""
+"""Two limits that bound the memory of a loss: what is held in one piece, and what is computed at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ BLOCK = 2**22
 
 
 def is_held(rows: int, columns: int, like: Tensor) -> bool:
-    """Whether a matrix of this size is held in one piece."""
+    """Whether a matrix of this size, with the numbers of `like`, is held in one piece."""
     return rows * columns * like.element_size() <= HELD
 
 
 def rows_in_block(per_row: int) -> int:
-    """How many rows of so many numbers make a block; one at least."""
+    """How many rows of `per_row` numbers make a block; one at least.
+
+    >>> rows_in_block(2**20), rows_in_block(2**30)
+    (4, 1)
+    """
     return max(1, BLOCK // max(1, per_row))

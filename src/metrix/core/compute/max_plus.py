@@ -23,7 +23,7 @@ logger = logging.getLogger("metrix")
 
 
 class Kernel(Protocol):
-    """Three loops over pairs; x is (n, positions, channels), contiguous; i, j, lam are (pairs,)."""
+    """The three loops over pairs; x is (n, positions, channels) and contiguous; i, j and lam are (pairs,)."""
 
     def maximum(self, x: Tensor, i: Tensor, j: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """The maximum over positions, and its position: each (pairs, channels)."""
@@ -74,7 +74,7 @@ def position_dtype(positions: int) -> torch.dtype:
 
 @cache
 def compiled_kernel() -> Kernel | None:
-    """The loops compiled by numba for the CPU, or None, said once, where numba is not installed."""
+    """The loops compiled by numba for the CPU; None, with one log message, where numba cannot be imported."""
     try:
         from metrix.core.compute.max_plus_numba import NumbaKernel
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The loops of `maxplus`, compiled for the CPU.
+"""The loops of `max_plus`, compiled for the CPU.
 
 The innermost loop runs over channels, which are contiguous, so that one instruction treats 8 or 16 of
 them.

@@ -1,7 +1,7 @@
 """Mixed examples through any head or network, within a budget of memory.
 
-Activations of one mixed example are measured; where those of all examples do not fit into the budget,
-examples go through in chunks whose activations are computed again in the backward pass.
+The memory of a mixed example's activations is measured. Where that of all examples exceeds the budget, they go through
+the network in chunks, whose activations are computed again in the backward pass.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ def _saved_bytes(run: Callable[[], Tensor], held: set[int], device: torch.device
 
 @contextmanager
 def keep_running_statistics(module: nn.Module | None) -> Iterator[None]:
-    """Batch norm normalises as usual, but its running statistics stay those of clean examples.
+    """Within this context batch norm normalises as usual, but its running statistics stay those of clean examples.
 
-    Several processes mix each for itself, in chunks of their own, so here none waits for the others' statistics.
+    Each of several processes normalises over its own mixed examples: they come in chunks whose number differs between
+    processes, so that none may wait for another's statistics.
     """
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)] if module is not None else []
     before = [(m.momentum, m.num_batches_tracked, getattr(m, "across", ALONE)) for m in norms]

@@ -1,7 +1,7 @@
 """A loss summed block by block, in the memory of one block.
 
-The gradient of a block is taken as soon as its value is known and the block forgotten. A sum of
-blocks therefore costs one forward and one backward pass, as it would in one piece.
+The gradient of a block is computed right after its value, and then the block is freed. So the sum costs one forward and
+one backward pass, as it would in one piece.
 """
 
 from __future__ import annotations

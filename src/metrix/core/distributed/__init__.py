@@ -1,1 +1,1 @@
-"""One loss over the batches of several processes."""
+"""The loss of a batch that is divided among several processes."""

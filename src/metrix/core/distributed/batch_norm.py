@@ -18,9 +18,12 @@ from metrix.core.distributed.ranks import Ranks
 
 
 def normalise_globally(module: nn.Module, ranks: Ranks) -> nn.Module:
-    """Let the batch norms of a module normalise by the statistics of all processes; returns the module.
+    """Make the batch norms of a module normalise by the statistics of the global batch, in place.
 
-    Batch norms that are in eval mode, or hold their statistics, are as before.
+    Batch norms in eval mode still use their running statistics.
+
+    Returns:
+        The module itself.
     """
     if not ranks.alone:
         for norm in module.modules():
@@ -49,14 +52,14 @@ class _Global(_BatchNorm):
         out = centred * torch.rsqrt(var + self.eps).view(shape)
         if self.affine:
             out = out * self.weight.view(shape) + self.bias.view(shape)
-        # what some batch norms have behind them, as timm's do
+        # timm's batch norms have a dropout and an activation of their own
         for name in ("drop", "act"):
             if isinstance(getattr(self, name, None), nn.Module):
                 out = getattr(self, name)(out)
         return out.to(input.dtype)
 
     def _follow(self, mean: Tensor, var: Tensor) -> None:
-        """The running statistics."""
+        """Update the running statistics."""
         if self.running_mean is None or self.running_var is None:
             return
         momentum = self.momentum

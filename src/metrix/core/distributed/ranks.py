@@ -1,13 +1,13 @@
-"""The batch of all processes: gathered in one place, with gradients.
+"""One loss over the batch of all processes, with the gradients of a single process.
 
 Every process holds a part of the global batch. Embeddings and labels are gathered once, then each process
 computes the rows of its own anchors against all candidates; sums and counts over anchors are added up over
 the processes, and the loss of each is the loss of the global batch:
 
-    forward     n_own × n similarities, and one number for each sum and count to add up
-    backward    the gradient of a gathered tensor goes back to the process whose part it is, added up over all
+    forward     gathers n × d embeddings and n labels, computes n_own × n similarities, adds up a few numbers
+    backward    the gradient of a gathered tensor is added up over the processes, and each takes that of its own part
 
-So the gradients of all processes *averaged*, as DistributedDataParallel and FSDP do, are exactly those of one
+Averaging the gradients of all processes, as DistributedDataParallel and FSDP do, then gives exactly those of one
 process with the whole batch, learnable parts of the loss included.
 """
 
@@ -28,7 +28,7 @@ MIX = ("local", "global")
 
 
 class Share(NamedTuple):
-    """Rows start to stop of `of` are those of this process."""
+    """The rows of this process: from `start` to `stop`, out of `of` in all."""
 
     start: int
     stop: int
@@ -42,25 +42,30 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train together; one process alone is what everything else does without.
+    """The processes that train together. In a single-process run (`ALONE`) every method leaves things as they are.
 
-    mix     where the partners of mixed features and inputs come from: the part of this process ("local"), or
-            those of all ("global"), whose features or inputs are then gathered too
+    Args:
+        rank: number of this process.
+        size: how many processes there are.
+        group: of torch.distributed; None is the default one.
+        mix: where the partners of mixed features and inputs come from: the part of this process ("local"), or those
+            of all ("global"), whose features or inputs are then gathered too.
     """
 
     rank: int = 0
     size: int = 1
-    group: Any = None  # of torch.distributed; None is the default one
+    group: Any = None
     mix: str = "local"
 
     @classmethod
     def join(cls, group: Any = None, mix: str = "local") -> Ranks:
-        """The processes of a group of torch.distributed that was initialised."""
+        """The processes of an initialised group of torch.distributed; arguments are those of the class."""
         if mix not in MIX:
             raise unknown_choice("mix", mix, MIX)
         if not dist.is_available() or not dist.is_initialized():
             raise InvalidInput(
-                "there is no process group: call torch.distributed.init_process_group first, and start with torchrun"
+                "expected a process group of torch.distributed, got none: call init_process_group first, and start "
+                "with torchrun"
             )
         return cls(dist.get_rank(group), dist.get_world_size(group), group, mix)
 
@@ -70,7 +75,7 @@ class Ranks:
         return self.size == 1
 
     def agree_on(self, generator: torch.Generator | None) -> torch.Generator | None:
-        """A generator of the same state on all processes, that of rank 0."""
+        """The generator, set on all processes to the state it has on rank 0."""
         if self.alone:
             return generator
         generator = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**63)
@@ -81,12 +86,12 @@ class Ranks:
         return generator
 
     def own_generator(self, generator: torch.Generator | None) -> torch.Generator:
-        """A generator of this process alone, from one draw of the generator that all have in common."""
+        """A generator of this process alone, seeded with one draw of the generator that all have in common."""
         seed = int(torch.randint(2**62, (), generator=generator))
         return torch.Generator().manual_seed(seed + self.rank)
 
     def division(self, own: int, device: torch.device) -> Division:
-        """The number of examples of each process, from that of this one."""
+        """How the batch is divided, from the number of examples of this process."""
         if self.alone:
             return Division((own,), self)
         counts = torch.zeros(self.size, dtype=torch.int64, device=device)
@@ -94,7 +99,7 @@ class Ranks:
         return Division(tuple(counts.tolist()), self)
 
     def add_up(self, totals: Totals, anchors: int) -> tuple[Totals, int]:
-        """Sums and counts over the anchors of all processes, and how many anchors there are in all."""
+        """Sums and counts of all processes, and the number of all anchors, from those of this one."""
         if self.alone:
             return totals, anchors
         numbers = torch.cat([totals.counts, totals.anchors.reshape(1), totals.counts.new_tensor([anchors])])
@@ -106,13 +111,13 @@ ALONE = Ranks()
 
 
 class Division(NamedTuple):
-    """How a global batch is divided among processes: so many examples each, in the order of ranks."""
+    """How a global batch is divided among processes: the number of examples of each, in the order of ranks."""
 
     sizes: tuple[int, ...]
     ranks: Ranks
 
     def gather(self, x: Tensor) -> Tensor:
-        """Rows of all processes, rank after rank, from those of this one; differentiable if x is."""
+        """The rows of all processes, rank after rank, from those of this one; differentiable."""
         if self.ranks.alone:
             return x
         out: Tensor = _Gathered.apply(x, self.ranks, self.sizes)
@@ -155,10 +160,11 @@ def gather_batch(embeddings: Tensor, labels: Tensor, ranks: Ranks) -> Batch:
 
 
 class Gathering:
-    """Gathers tensors of a step (without a division, leaves them as they are), and ties a loss to them.
+    """Gathers the tensors of a step, and makes a loss depend on all of them.
 
-    The backward pass of a gathered tensor is a collective call. A process whose own anchors do not need
-    that tensor would leave it out, and the others would wait for it: so every loss depends on it, by zero.
+    The backward pass of a gathered tensor is a collective call. A process whose own anchors do not need that tensor
+    would skip the call, and the others would wait for it: so every loss depends on it, with gradient zero. Without a
+    division, or in a single process, tensors stay as they are.
     """
 
     def __init__(self, division: Division | None) -> None:
@@ -173,7 +179,7 @@ class Gathering:
         return self._gathered[-1]
 
     def tie(self, loss: Tensor) -> Tensor:
-        """The loss, which now depends on all that was gathered."""
+        """The same loss, which now depends on all that was gathered."""
         out: Tensor = _Tied.apply(loss, *self._gathered) if self._gathered else loss
         return out
 

@@ -1,4 +1,4 @@
-"""What the rival methods ask of a loss and of a batch."""
+"""What the rival methods share: checks of the loss, draws of λ and of partners."""
 
 from __future__ import annotations
 
