@@ -18,11 +18,11 @@ from metrix.report.sections.cost import build_cost_section
 from metrix.report.sections.embedding_map import build_map_section
 from metrix.report.sections.galleries import build_galleries_section
 from metrix.report.sections.geometry import build_geometry_section, geometry_to_dict
-from metrix.report.sections.measures import (
-    build_measures_section,
+from metrix.report.sections.metrics import (
+    build_metrics_section,
     build_overview_section,
     compare_with_first,
-    measures_to_dict,
+    metrics_to_dict,
 )
 from metrix.report.sections.positivity import build_positivity_section
 from metrix.report.sections.settings import build_settings_section
@@ -81,7 +81,7 @@ def compose_report(
         build_overview_section(runs, differences),
         build_settings_section(runs),
         build_training_section(runs),
-        build_measures_section(runs, differences),
+        build_metrics_section(runs, differences),
         build_galleries_section(runs, options.data, options.queries, options.seed),
         build_map_section(runs, options.classes, options.seed, report),
         geometry,
@@ -104,7 +104,7 @@ def compose_report(
                 "finished": run.results is not None,
                 "missing": run.why or None,
                 "settings": run.config.model_dump(mode="json"),
-                **measures_to_dict(run, differences),
+                **metrics_to_dict(run, differences),
                 "geometry": geometry_to_dict(shapes, run.name),
                 "positivity": _curve_to_dict(curves.get(run.name)),
                 "cost": costs[run.name],

@@ -43,17 +43,14 @@ def render_html(title: str, about: str, sections: Sequence[Section], anchors: Se
         for anchor, section in zip(anchors, sections, strict=True)
     ]
     style = Markup(Path(__file__).with_name("style.css").read_text("utf-8"))
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            about=about,
-            sections=parts,
-            footer=footer,
-            style=style,
-            picture_address=lru_cache(maxsize=None)(encode_picture),  # a picture is often shown for several runs
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        title=title,
+        about=about,
+        sections=parts,
+        footer=footer,
+        style=style,
+        picture_address=lru_cache(maxsize=None)(encode_picture),  # a picture is often shown for several runs
     )
 
 

@@ -97,7 +97,7 @@ class Page:
 
 
 def write_figure(figure: Figure, folder: Path) -> list[Path]:
-    """Write NAME.png and NAME.svg into a folder; iterate_blocks appears complete or not at all.
+    """Write NAME.png and NAME.svg into a folder; each file appears complete or not at all.
 
     Returns:
         The two paths.

@@ -66,15 +66,14 @@ def _describe_difference(name: str, baseline: str, comparison: Comparison) -> st
     points, low, high = 100 * found.difference, 100 * found.low, 100 * found.high
     if points == 0:
         return f"{title} of {name} equals that of {baseline}."
-    less = "" if found.significant else "no "
-    verdict = f"{less}more than the choice of queries explains"
+    verdict = f"{'more' if found.significant else 'no more'} than the choice of queries explains"
     return (
         f"{title} of {name} is {abs(points):.2f} points {'higher' if points > 0 else 'lower'} than that of {baseline} "
         f"({100 * comparison.confidence:g} % interval {low:+.2f} to {high:+.2f}, p = {found.p_value:.3f}): {verdict}."
     )
 
 
-def build_measures_section(runs: Sequence[ReportedRun], differences: Differences) -> Section:
+def build_metrics_section(runs: Sequence[ReportedRun], differences: Differences) -> Section:
     """Recall@K, MAP@R and R-precision with intervals, and the differences between runs."""
     blocks: list[Block] = []
     shown = [run for run in runs if run.measured is not None or _recall_at_end(run)]
@@ -160,7 +159,7 @@ def _build_differences(differences: Differences) -> Table:
     return Table(columns, rows, "Differences, in points", notes, "differences")
 
 
-def measures_to_dict(run: ReportedRun, differences: Differences) -> dict[str, Any]:
+def metrics_to_dict(run: ReportedRun, differences: Differences) -> dict[str, Any]:
     """The metrics of a run for JSON."""
     against = differences.get(run.name)
     return {
