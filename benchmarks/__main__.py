@@ -1,4 +1,4 @@
-"""All figures that the README claims about speed: `make bench`, or `make bench ARGS="core --json FILE"`."""
+"""Measure the figures on speed and memory in the README: `make bench`, or `make bench ARGS="core --json FILE"`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "eva
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"{', '.join(GROUPS)}; all by default")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    parser.add_argument("--skip-slow", action="store_true", help="leave out what takes minutes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to a file")
+    parser.add_argument("--skip-slow", action="store_true", help="omit benchmarks that take minutes")
     options = parser.parse_args()
     groups = options.groups or list(GROUPS)
     console = Console(stderr=True)
@@ -74,11 +74,11 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
 
             yield "evaluation", lambda: evaluation.run(0.1 if skip_slow else 1.0)
         else:
-            sys.exit(f"unknown group {group!r}: accepted are {', '.join(GROUPS)}")
+            sys.exit(f"unknown group {group!r}; expected one of: {', '.join(GROUPS)}")
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    table = Table("what", "measured", "must reach", "reached", "how")
+    table = Table("what", "measured", "required", "reached", "note")
     for row in rows:
         verdict = {True: "yes", False: "NO", None: ""}[row["reached"]]
         value = f"{row['value']:.3g} {row['unit']}"

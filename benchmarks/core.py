@@ -1,4 +1,4 @@
-"""What mixup costs: closed forms against forming everything, and against pytorch-metric-learning (PML)."""
+"""The cost of mixup: closed forms against forming all mixed examples, and against pytorch-metric-learning (PML)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def forward_backward(loss: Any, x: Tensor, labels: Tensor) -> None:
 
 
 def formed(x: Tensor, labels: Tensor, lam: Tensor) -> Tensor:
-    """eq. mix-MS on all mixed embeddings, formed one by one and left to autograd."""
+    """eq. mix-MS with all mixed embeddings formed explicitly, differentiated by autograd."""
     loss = losses.MultiSimilarity()
     f = F.normalize(x, dim=1)
     same = labels[:, None] == labels[None, :]
@@ -89,7 +89,7 @@ def growth() -> list[dict[str, Any]]:
 
 
 class Features(nn.Module):
-    """Given feature maps under an avg+max head."""
+    """A model whose inputs are feature maps, with an avg+max head."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def max_plus() -> list[dict[str, Any]]:
     found = together({"ours": _max_plus_step(2048), "formed": _formed_maps_step(fewer)}, least=3)
     ratio = found["formed"] * (2048 / fewer) / found["ours"]
     memory = extra_memory(partial(_max_plus_step, 2048)) / GB
-    note = f"the formed one measured on {fewer} channels and scaled by {2048 // fewer}"
+    note = f"formed maps measured with {fewer} channels and scaled by {2048 // fewer}"
     return [
         at_least("avg+max head, n=100, 2048×7×7, all pairs: against formed maps", ratio, 20, note=note),
         at_most("the same: extra peak memory", memory, 0.8, "GB"),
@@ -172,7 +172,7 @@ def clean_losses() -> list[dict[str, Any]]:
 
 
 def whole_step() -> list[dict[str, Any]]:
-    """ResNet-50, batch 100 at 224 px: minutes on a CPU."""
+    """Time a step of ResNet-50, batch 100 at 224 px; takes minutes on a CPU."""
     from torchvision.models import resnet50
 
     class ResNet(nn.Module):

@@ -1,7 +1,7 @@
-"""What two processes send each other in a step, in bytes and in time: `python -m benchmarks distributed`.
+"""Communication of two processes in a step, in bytes and in time: `python -m benchmarks distributed`.
 
-The bytes are counted where they are given to torch.distributed, and compared with the cost model of docs/scale.md:
-a gather of a tensor with b bytes in each process brings (W-1)·b to it, and as much again in the backward pass.
+Bytes are counted in calls of torch.distributed and compared with the cost model of docs/scale.md: when tensors of b bytes
+are gathered, each process receives (W-1)·b bytes, and as many again in the backward pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run() -> list[dict[str, Any]]:
         expected = 2 * model[name]  # forward and backward, of the one other process
         note = f"{received / 1e6:.2f} MB received by each process, {expected / 1e6:.2f} MB by the cost model"
         rows.append(at_most(f"bytes of a step, {name}: counted / cost model", received / expected, 1.02, note=note))
-        note = f"{1000 * seconds:.0f} ms of each half, {1000 * whole:.0f} ms of the whole, both at once on this machine"
+        note = f"{1000 * seconds:.0f} ms for each half, {1000 * whole:.0f} ms for the whole batch, on a shared machine"
         rows.append(at_most(f"time of loss and gradient, {name}: half / whole", seconds / whole, 1.5, note=note))
     return rows
 
@@ -53,7 +53,7 @@ def _process(rank: int, folder: Path, sender: Any) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2)
-    counted = _counted(dist)
+    counted = _count_bytes(dist)
     found = {}
     for name in MIXED:
         together, alone = _step(name, rank, dist), _step(name, None, dist)
@@ -74,8 +74,8 @@ def _process(rank: int, folder: Path, sender: Any) -> None:
     dist.barrier()
 
 
-def _counted(dist: Any) -> list[int]:
-    """Bytes that come from other processes, from here on."""
+def _count_bytes(dist: Any) -> list[int]:
+    """Count the bytes received from other processes from now on."""
     total = [0]
     gather, scatter = dist.all_gather_into_tensor, dist.reduce_scatter_tensor
 
@@ -92,7 +92,7 @@ def _counted(dist: Any) -> list[int]:
 
 
 def _step(name: str, rank: int | None, dist: Any) -> Any:
-    """Loss and gradient of a step, of the own half of the batch with the other process, or of all of it alone."""
+    """Prepare a step: loss and gradient of this rank's half of the batch, or of the whole batch if `rank` is None."""
     import torch
 
     from metrix import Metrix, PoolLinear, losses

@@ -1,9 +1,9 @@
-"""How fast and how lean the measures are, at the size of SOP's test set: 60,502 embeddings of 512.
+"""Time and memory of the measures at the size of SOP's test set: 60,502 embeddings of 512 dimensions.
 
     python -m benchmarks.evaluation                 # everything, about a quarter of an hour on two cores
     python -m benchmarks.evaluation --scale 0.1     # a tenth of the examples
 
-Every figure is a ratio, or a peak, of one run on one machine.
+Each figure is a ratio or a peak within one run on one machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIGABYTE = 1e9
 
 
 def run(scale: float = 1.0) -> list[dict[str, Any]]:
-    """All figures; `scale` multiplies the number of examples."""
+    """Measure all figures; `scale` multiplies the number of examples."""
     warm_up()
     return [
         *search_speed(scale),
@@ -38,12 +38,12 @@ def run(scale: float = 1.0) -> list[dict[str, Any]]:
 
 
 def examples(count: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit embeddings around class centres, about as hard as SOP: Recall@1 near 80%."""
+    """Draw unit embeddings around class centres, about as difficult as SOP: Recall@1 near 80 %."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(count) % classes)
     centres = rng.standard_normal((classes, DIM), dtype=np.float32)
     x = np.empty((count, DIM), dtype=np.float32)
-    for start in range(0, count, 4096):  # in parts, so that making them does not set the peak
+    for start in range(0, count, 4096):  # in parts, so that drawing them does not determine the peak memory
         part = slice(start, start + 4096)
         chosen = labels[part]
         noise = rng.standard_normal((len(chosen), DIM), dtype=np.float32)
@@ -61,7 +61,7 @@ def train_set(scale: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def warm_up() -> None:
-    """Compile and import everything outside the clock."""
+    """Compile and import everything before time is measured."""
     from metrix import evaluate
 
     x, labels = examples(300, 60, seed=2)
@@ -81,7 +81,7 @@ def row(name: str, value: float, unit: str, target: str, reached: bool) -> dict[
 
 
 def search_speed(scale: float) -> list[dict[str, Any]]:
-    """Recall@K against a bare faiss search, and P@1 + MAP@R against pytorch-metric-learning."""
+    """Compare Recall@K with a bare faiss search, and P@1 + MAP@R with pytorch-metric-learning."""
     import faiss
     import torch
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -127,7 +127,7 @@ def search_speed(scale: float) -> list[dict[str, Any]]:
 
 
 def growth(scale: float) -> dict[str, Any]:
-    """Time of exact search for six times the items; 36 if it is the products alone."""
+    """Compare the time of exact search for six times the items; the matrix products grow 36-fold."""
     from metrix import evaluate
 
     small, large = (examples(round(n * scale), round(n * scale / 5), seed=3) for n in (10_000, 60_000))
@@ -138,10 +138,9 @@ def growth(scale: float) -> dict[str, Any]:
 
 
 def utilization_speed(scale: float) -> dict[str, Any]:
-    """Utilization, with the mixed embeddings drawn on the way, against its matrix products alone.
+    """Compare utilization, drawing mixed embeddings included, with its matrix products alone.
 
-    The products of a block are timed right after the block was measured, so that a busy machine is busy
-    for both.
+    The products of a block are timed right after the block, so that other load on the machine affects both.
     """
     from metrix import evaluate
 
@@ -176,7 +175,7 @@ def utilization_speed(scale: float) -> dict[str, Any]:
 
 
 def memory(measure: str, scale: float) -> dict[str, Any]:
-    """Peak memory of a fresh process over what it held with the embeddings alone."""
+    """Measure the peak memory of a new process, less what it holds with the embeddings alone."""
     command = [sys.executable, "-m", "benchmarks.evaluation", "--peak", measure, "--scale", str(scale)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     extra = json.loads(output)["extra_bytes"] / GIGABYTE
@@ -184,7 +183,7 @@ def memory(measure: str, scale: float) -> dict[str, Any]:
 
 
 def peak(measure: str, scale: float) -> int:
-    """Bytes this process needed for a measure on top of its input."""
+    """Measure the bytes that this process needs for a measure in addition to its input."""
     from metrix import evaluate
 
     warm_up()
@@ -202,7 +201,7 @@ def peak(measure: str, scale: float) -> int:
 
 
 def status(field: str) -> int:
-    """VmRSS, what is held, or VmHWM, the most that ever was, in bytes (Linux)."""
+    """Read VmRSS, the resident memory, or VmHWM, its peak, in bytes (Linux)."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith(field + ":"):

@@ -1,7 +1,7 @@
-"""How fast images come out: torchvision's ImageFolder and DataLoader beside the cached second epoch.
+"""Speed of loading images: cached epochs against torchvision's ImageFolder and DataLoader.
 
-Both give random 224x224 training views as normalised float batches, in one run on the same generated
-JPEGs. Run with `python -m benchmarks.loading`.
+Both load random 224×224 training views as normalised float batches, from the same generated JPEGs in one run. Run with
+`python -m benchmarks.loading`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TARGET = 3.0
 
 
 def run() -> list[dict[str, Any]]:
-    """The rates and their ratios."""
+    """Measure the rates and their ratios."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # loader processes have one each; the same here for both sides
+    torch.set_num_threads(1)  # as in loader processes, and the same for both
     try:
         with tempfile.TemporaryDirectory() as folder, _cache_in(Path(folder) / "cache"):
             photos = Path(folder) / "photos"
@@ -49,9 +49,9 @@ def _measure(photos: Path) -> list[dict[str, Any]]:
         "metrix, disk cache": metrix_epoch(photos, "disk"),
     }
     for load in loaders.values():
-        _seconds(load(0))  # the first epoch: files and mapped pages are warm for all after it
+        _seconds(load(0))  # the first epoch fills caches
     seconds: dict[str, list[float]] = {name: [] for name in loaders}
-    for epoch in range(1, EPOCHS + 1):  # in turn, so that a busy machine is busy for all
+    for epoch in range(1, EPOCHS + 1):  # in turn, so that other load affects all alike
         for name, load in loaders.items():
             seconds[name].append(_seconds(load(epoch)))
     rates = {name: CLASSES * PER_CLASS / statistics.median(times) for name, times in seconds.items()}
@@ -70,7 +70,7 @@ def _measure(photos: Path) -> list[dict[str, Any]]:
 
 
 def torchvision_epoch(photos: Path) -> Callable[[int], Iterable[Any]]:
-    """One epoch as torchvision's references do it."""
+    """Load an epoch as torchvision's reference scripts do."""
     from torchvision import datasets, transforms
 
     view = transforms.Compose(
@@ -86,7 +86,7 @@ def torchvision_epoch(photos: Path) -> Callable[[int], Iterable[Any]]:
 
 
 def metrix_epoch(photos: Path, cache: str) -> Callable[[int], Iterable[Any]]:
-    """One epoch of ours."""
+    """Load an epoch with metrix."""
     part = data.open(photos, unseen=0.0, cache=cache).train.with_transform(data.train_transform(224))
     sampler = data.RandomSampler(len(part), BATCH)
     loader = data.loader(part, sampler)
@@ -100,7 +100,7 @@ def metrix_epoch(photos: Path, cache: str) -> Callable[[int], Iterable[Any]]:
 
 
 def write_photos(folder: Path) -> None:
-    """JPEGs with the smooth and the busy places that photographs have."""
+    """Write JPEGs with smooth and detailed regions, as photographs have."""
     rng = np.random.default_rng(0)
     for k in range(CLASSES):
         (folder / f"class{k:02d}").mkdir(parents=True)

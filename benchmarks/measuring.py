@@ -1,4 +1,4 @@
-"""Time and memory, measured side by side in one run because machines are noisy."""
+"""Measure time and memory of alternatives in one run, because machines are noisy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def together(
     warm: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Best seconds of each, taking turns: what else runs on the machine can only add to a time."""
+    """Return the shortest time of each in seconds; they take turns, and other load can only lengthen a time."""
     for run in runs.values():
         for _ in range(warm):
             run()
@@ -31,12 +31,12 @@ def together(
 
 
 def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> int:
-    """Peak resident bytes of `prepare()()` above what was resident after `prepare()`, in a new process."""
+    """Measure in a new process the peak memory of `prepare()()` in bytes, less the memory after `prepare()`."""
     return measured_alone(prepare)[1]
 
 
 def measured_alone(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, int]:
-    """Seconds of processor time of `prepare()()`, and its extra peak memory, in a new process."""
+    """Measure in a new process the processor time of `prepare()()` in seconds, and its extra peak memory."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_alone, args=(prepare, sender))
@@ -46,7 +46,7 @@ def measured_alone(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, int
         seconds, memory = receiver.recv()
         return float(seconds), int(memory)
     except EOFError as error:
-        raise RuntimeError(f"the process under measurement ended with {process.exitcode}") from error
+        raise RuntimeError(f"the measured process ended with exit code {process.exitcode}") from error
     finally:
         process.join()
 

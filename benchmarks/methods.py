@@ -1,7 +1,7 @@
-"""What each mixing method costs for a step, beside the clean loss that it is added to and beside the others.
+"""The cost of each mixing method per step, compared with the clean loss and with the other methods.
 
-The paper has 483 ms for a batch of proxy anchor, 965 with Metrix and 1,563 with Proxy Synthesis (100 images, ResNet-50,
-one GPU): 2.0 and 3.2 times the clean loss. Here it is processor time, of all threads together.
+The paper reports 483 ms per batch for proxy anchor, 965 ms with Metrix and 1,563 ms with Proxy Synthesis (100 images,
+ResNet-50, one GPU): 2.0 and 3.2 times the clean loss. Here, processor time of all threads is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHERS = ("MoCHi neg-neg+anc-neg", "i-Mix embed", "Proxy Synthesis")
 
 
 def objectives(dim: int, embed_only: bool) -> dict[str, dict[str, Objective]]:
-    """Mixing methods by the loss that they are added to, beside the clean loss."""
+    """The mixing methods and the clean objective, for each loss."""
 
     def pairs() -> nn.Module:
         return losses.Contrastive(reduction="mean_nonzero")
@@ -59,7 +59,7 @@ def objectives(dim: int, embed_only: bool) -> dict[str, dict[str, Objective]]:
 
 
 def loss_alone() -> list[dict[str, Any]]:
-    """Forward and backward of the loss of given embeddings."""
+    """Time forward and backward of the loss of given embeddings."""
     x, labels = batch(20, 5, DIM)
     runs = {
         loss: {name: partial(forward_backward, objective, x, labels) for name, objective in methods.items()}
@@ -70,7 +70,7 @@ def loss_alone() -> list[dict[str, Any]]:
 
 
 def whole_step() -> list[dict[str, Any]]:
-    """A network, forward and backward: glyphs-cnn on 100 images."""
+    """Time forward and backward of glyphs-cnn on 100 images."""
     torch.manual_seed(0)
     model, (_, labels) = Embedder("glyphs-cnn", dim=DIM), batch(20, 5)
     config = model.data_config
@@ -106,7 +106,7 @@ def _rows(what: str, times: dict[str, dict[str, float]]) -> list[dict[str, Any]]
 
 
 def _cheapest(times: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Metrix, which draws one of its two kinds of pairs in a step, beside the others as they are by default."""
+    """Compare Metrix, averaged over its two kinds of pairs, with the other methods with their defaults."""
     rows = []
     for loss, found in times.items():
         ours = fmean(found[f"Metrix embed, {kind}"] for kind in ("pos-neg", "anc-neg"))

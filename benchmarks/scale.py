@@ -1,6 +1,6 @@
-"""Losses of very large batches: time and memory from 1k to 64k examples, forward and backward.
+"""Time and memory of the loss of very large batches, from 1k to 64k examples, forward and backward.
 
-A matrix of all pairs of 64k examples takes 17 GB in float32; what is measured here is what is used instead.
+A matrix of all pairs of 64k examples would take 17 GB in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PEER = "PML's clean loss"
 
 
 def step(case: str, n: int) -> Any:
-    """Forward and backward of one loss on n embeddings, ready to run; a small one has been."""
+    """Prepare forward and backward of a loss on n embeddings, warmed up on a few."""
     torch.set_num_threads(1)
     if case == PEER:
         from pytorch_metric_learning.losses import MultiSimilarityLoss
@@ -43,7 +43,7 @@ def step(case: str, n: int) -> Any:
 
 
 def network_step(micro_batch: int) -> Any:
-    """A step of ResNet-18 on 256 images of 64 pixels, in micro-batches."""
+    """Prepare a step of ResNet-18 on 256 images of 64×64 pixels, in micro-batches."""
     from torchvision.models import resnet18
 
     torch.set_num_threads(1)
@@ -51,7 +51,7 @@ def network_step(micro_batch: int) -> Any:
     model = MicroBatched(split(resnet18(num_classes=DIM).eval(), at="layer4"), micro_batch)
     objective = Metrix(losses.MultiSimilarity(), mixup="embed", pairs="pos-neg")
     images, labels = torch.randn(256, 3, 64, 64), torch.arange(256 // PER_CLASS).repeat_interleave(PER_CLASS)
-    objective.step(model, images[:8], labels[:8]).loss.backward()  # gradients are there, and every kernel
+    objective.step(model, images[:8], labels[:8]).loss.backward()  # warm-up: allocates gradients and loads kernels
     return lambda: objective.step(model, images, labels).loss.backward()
 
 
@@ -70,10 +70,10 @@ def run(case: str, skip_slow: bool) -> list[dict[str, Any]]:
         return micro_batches()
     sizes = [name for name in SIZES if not (skip_slow and name == "64k")]  # minutes
     found = {name: measured_alone(partial(step, case, SIZES[name])) for name in sizes}
-    return _of_case(case, found) + (_beside_peer(found) if case == "clean" else [])
+    return _rows_of_case(case, found) + (_compare_with_peer(found) if case == "clean" else [])
 
 
-def _of_case(case: str, found: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
+def _rows_of_case(case: str, found: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
     what, rows, names = f"multi-similarity, {case}", [], list(found)
     for name, (seconds, memory) in found.items():
         note = f"{seconds:.3g} s of processor time"
@@ -85,8 +85,8 @@ def _of_case(case: str, found: dict[str, tuple[float, int]]) -> list[dict[str, A
     return rows
 
 
-def _beside_peer(ours: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
-    """pytorch-metric-learning's loss where its memory allows: it holds matrices of all pairs."""
+def _compare_with_peer(ours: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
+    """Compare with pytorch-metric-learning up to 4k examples: it holds matrices of all pairs."""
     rows = []
     for name in ("1k", "4k"):
         seconds, memory = measured_alone(partial(step, PEER, SIZES[name]))

@@ -1,4 +1,4 @@
-"""The training loop against the bare steps that it is made of."""
+"""The overhead of the training loop over bare training steps."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def run() -> list[dict[str, Any]]:
     for name, mixup in (("clean", []), ("embed mixup", ["embed"])):
         config = preset("glyphs").with_values({"max_steps": STEPS, "mixup": mixup})
         loop, bare = _together(config)
-        note = f"{1000 * loop:.1f} ms a step in the loop, {1000 * bare:.1f} ms bare"
+        note = f"{1000 * loop:.1f} ms per step in the loop, {1000 * bare:.1f} ms bare"
         rows.append(at_most(f"training loop on glyphs, {name}: overhead", 100 * (loop / bare - 1), 5, "%", note))
     torch.set_num_threads(threads)
     return rows
 
 
 def _together(config: Config) -> tuple[float, float]:
-    """Seconds a step of the loop and of a bare step; one of each in turn.
+    """Measure the seconds per step of the loop and of bare steps, which take turns.
 
-    Processor time on one thread, so that neither a busy machine nor threads that wait for each other count.
-    The loop's has everything: loading, logging, ends of epochs (here after every few steps).
+    Times are processor time on one thread, so that neither other load nor waiting threads count. Those of the loop
+    include loading, logging and the ends of epochs (here after every few steps).
     """
     bare = _Bare(config)
     watcher = _Beside(bare)
@@ -48,7 +48,7 @@ def _together(config: Config) -> tuple[float, float]:
 
 
 class _Bare:
-    """Load a batch, forward, backward, optimizer: nothing else."""
+    """A bare step: load a batch, forward, backward, optimizer."""
 
     def __init__(self, config: Config) -> None:
         from metrix.model import Embedder
@@ -76,7 +76,7 @@ class _Bare:
 
 
 class _Beside(Watcher):
-    """Times each step of the loop, then a bare one; the time of the bare one is not the loop's."""
+    """Times each step of the loop, then takes and times a bare step."""
 
     def __init__(self, bare: _Bare) -> None:
         self.step_of_bare, self.loop, self.bare = bare, list[float](), list[float]()

@@ -77,7 +77,7 @@ def test_a_cell_that_was_not_run_is_empty(folder: Path) -> None:
 
     changes = {"train_classes": 8, "batch_size": 12, "per_class": 3, "max_steps": 2}
     grid = Grid(tuple(choose_data(["glyphs-mini"])), (0, 1), changes, CellStore(folder))
-    result = build_recall_table(grid, paper.read_table("compete"), grid.datasets[0])
+    result = build_recall_table(grid, paper.load_table("compete"), grid.datasets[0])
     content = {row["method"].strip(): row for row in result.to_dict()["rows"]}
     assert len(content["Cont"]["measured"]["R@1"]["values"]) == 2
     for method in ("+i-Mix", "+MoCHi", "PA"):
@@ -88,7 +88,7 @@ def test_a_cell_that_was_not_run_is_empty(folder: Path) -> None:
     assert rows["+i-Mix [1]"][2:6] == ["", "", "", ""]
     assert "[1] Not run." in block.footnotes
     one_more_seed = Grid(grid.datasets, (0, 1, 2), changes, CellStore(folder))
-    line = build_recall_table(one_more_seed, paper.read_table("compete"), grid.datasets[0]).lines[0]
+    line = build_recall_table(one_more_seed, paper.load_table("compete"), grid.datasets[0]).lines[0]
     assert line.note == "1 of 3 runs are not finished."
     assert len(line.measured["R@1"].values) == 2
 

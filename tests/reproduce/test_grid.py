@@ -55,7 +55,7 @@ def test_spread_is_over_seeds_and_gains_are_of_the_same_seed(cars: Grid) -> None
 def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
     data = cars.datasets[0]
     put(cars, Experiment(CLEAN, data), [{"1": 0.8, "2": 0.88, "4": 0.92, "8": 0.95}] * 3)
-    block = build_recall_table(cars, paper.read_table("ablation"), data).to_block()
+    block = build_recall_table(cars, paper.load_table("ablation"), data).to_block()
     groups = [(column.group, column.name) for column in block.columns]
     assert groups[3:7] == [("R@1", "here"), ("R@1", "paper"), ("R@2", "here"), ("R@2", "paper")]
     baseline = block.rows[0]
@@ -69,7 +69,7 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
 def test_what_differs_is_said(tmp_path: Path) -> None:
     grid = Grid((MINI,), (0,), {**TINY, "batch_size": 50}, CellStore(tmp_path))
     (differs,) = (
-        note for note in build_recall_table(grid, paper.read_table("ablation"), MINI).notes if "Differences" in note
+        note for note in build_recall_table(grid, paper.load_table("ablation"), MINI).notes if "Differences" in note
     )
     for words in (
         "glyphs-mini, which stands in",
@@ -98,7 +98,7 @@ def test_cells_that_tables_share_are_one(tmp_path: Path) -> None:
 
 
 def test_gains_of_the_paper_are_as_printed_or_differences() -> None:
-    main, compete = paper.read_table("main"), paper.read_table("compete")
+    main, compete = paper.load_table("main"), paper.load_table("compete")
     assert paper_gain(main, main.rows[8], "sop") == 2.6
     assert paper_gain(main, main.row("PA"), "cub") is None
     assert paper_gain(compete, compete.rows[3], "cars") == pytest.approx(-5.3)

@@ -30,7 +30,7 @@ BEST_MISPRINTED = {
 
 @pytest.mark.parametrize("name", paper.RECALL_TABLES)
 def test_a_table_has_its_rows_and_columns(name: str) -> None:
-    table = paper.read_table(name)
+    table = paper.load_table(name)
     rows, values, total = SHAPES[name]
     found = [v for row in table.rows for dataset in row.recall.values() for v in dataset if v is not None]
     assert len(table.rows) == rows
@@ -42,7 +42,7 @@ def test_a_table_has_its_rows_and_columns(name: str) -> None:
 
 @pytest.mark.parametrize("name", paper.RECALL_TABLES)
 def test_recall_is_a_percentage_that_grows_with_k(name: str) -> None:
-    table = paper.read_table(name)
+    table = paper.load_table(name)
     for dataset, ks in table.columns.items():
         assert list(ks) == sorted(set(ks))
         assert table.columns[dataset] == LARGE_KS.get(dataset, (1, 2, 4, 8)[: len(ks)])
@@ -57,7 +57,7 @@ def test_recall_is_a_percentage_that_grows_with_k(name: str) -> None:
 @pytest.mark.parametrize("name", ["main", "types"])
 def test_gains_are_over_the_best_of_the_baselines(name: str) -> None:
     """The gain over a loss that its authors also reported is over the better of the two."""
-    table = paper.read_table(name)
+    table = paper.load_table(name)
     checked = 0
     for row in table.rows:
         if row.over is None:
@@ -80,7 +80,7 @@ def _baselines(table: PaperTable, row: PaperRow) -> list[PaperRow]:
 
 @pytest.mark.parametrize("name", ["main", "types"])
 def test_gain_over_the_state_of_the_art(name: str) -> None:
-    table = paper.read_table(name)
+    table = paper.load_table(name)
     assert set(table.gain_over_best) == set(table.columns)
     for dataset, gains in table.gain_over_best.items():
         for at, gain in enumerate(gains):
@@ -92,20 +92,20 @@ def test_gain_over_the_state_of_the_art(name: str) -> None:
 
 
 def test_rows_that_tables_share_agree() -> None:
-    main, types, compete = (paper.read_table(name) for name in ("main", "types", "compete"))
+    main, types, compete = (paper.load_table(name) for name in ("main", "types", "compete"))
     for row in main.rows:
         same = [other for other in types.rows if (other.recipe, other.method) == (row.recipe, row.method)]
         assert [other.recall for other in same] == [row.recall], row.method
-    cont = paper.read_table("ablation").row("baseline").recall["cars"]
+    cont = paper.load_table("ablation").row("baseline").recall["cars"]
     assert cont[:3] == main.row("Cont").recall["cars"] == compete.row("Cont").recall["cars"]
-    strength = paper.read_numbers("strength")
+    strength = paper.load_numbers("strength")
     assert round(strength["baseline"], 1) == cont[0]
 
 
 @pytest.mark.parametrize("name", ["ablation", "ablation-cub"])
 def test_both_ablations_are_of_the_same_settings(name: str) -> None:
-    table = paper.read_table(name)
-    assert [row.recipe for row in table.rows] == [row.recipe for row in paper.read_table("ablation").rows]
+    table = paper.load_table(name)
+    assert [row.recipe for row in table.rows] == [row.recipe for row in paper.load_table("ablation").rows]
     studies = [row.method for row in table.rows]
     assert {study: studies.count(study) for study in studies} == {
         "baseline": 1,
@@ -121,28 +121,28 @@ def test_both_ablations_are_of_the_same_settings(name: str) -> None:
 
 
 def test_curves_have_a_value_for_each_point() -> None:
-    positivity = paper.read_numbers("positivity")
+    positivity = paper.load_numbers("positivity")
     for kind in ("empirical", "theoretical"):
         curve = positivity[kind]
         assert len(curve) == len(positivity["lams"]) == 11
         assert curve == sorted(curve)
         assert (curve[0], curve[-1]) == (0.0, 1.0)
-    strength = paper.read_numbers("strength")
+    strength = paper.load_numbers("strength")
     assert set(strength["recall"]) == {"input", "feature", "embed"}
     for curve in strength["recall"].values():
         assert len(curve) == len(strength["strengths"]) == 10
         assert all(strength["baseline"] < value < 86.0 for value in curve)
     at = strength["strengths"].index(0.4)
-    assert strength["recall"]["feature"][at] == paper.read_table("main").rows[8].recall["cars"][0] == 85.1
+    assert strength["recall"]["feature"][at] == paper.load_table("main").rows[8].recall["cars"][0] == 85.1
 
 
 def test_cost_and_measures() -> None:
-    cost = {(row.over, row.method): row.measures["milliseconds"] for row in paper.read_table("cost").rows}
-    assert round(100 * (cost["MS", "+Metrix"] / cost[None, "MS"] - 1)) == paper.read_numbers("cost")["said"]["MS"]
+    cost = {(row.over, row.method): row.measures["milliseconds"] for row in paper.load_table("cost").rows}
+    assert round(100 * (cost["MS", "+Metrix"] / cost[None, "MS"] - 1)) == paper.load_numbers("cost")["said"]["MS"]
     assert round(100 * (cost["PA", "+PS"] / cost["PA", "+Metrix"] - 1)) == 62  # as the text says
-    geometry = {row.method: row.measures for row in paper.read_table("geometry").rows}
+    geometry = {row.method: row.measures for row in paper.load_table("geometry").rows}
     assert len(geometry) == 5
     assert min(geometry, key=lambda m: geometry[m]["alignment"]) == "+Metrix/embed"
     assert min(geometry, key=lambda m: geometry[m]["uniformity"]) == "+Metrix/embed"
-    clean, mixed = (row.measures["utilization"] for row in paper.read_table("utilization").rows)
+    clean, mixed = (row.measures["utilization"] for row in paper.load_table("utilization").rows)
     assert (clean, mixed) == (0.41, 0.32)

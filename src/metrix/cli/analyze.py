@@ -25,13 +25,13 @@ def add_to(app: typer.Typer) -> None:
         no_args_is_help=True,
         help="Analyse embeddings: positivity, utilization, alignment and uniformity.",
     )
-    analyze.command("positivity")(positivity)
-    analyze.command("utilization")(utilization)
-    analyze.command("geometry")(geometry)
+    analyze.command("positivity")(positivity_command)
+    analyze.command("utilization")(utilization_command)
+    analyze.command("geometry")(geometry_command)
     app.add_typer(analyze, name="analyze", rich_help_panel="Measure")
 
 
-def positivity(
+def positivity_command(
     run: Run = None,
     embeddings: Embeddings = None,
     labels: Labels = None,
@@ -88,7 +88,7 @@ def positivity(
     _finish({**about, **columns}, table, folder / "positivity.json", written, json_output)
 
 
-def utilization(
+def utilization_command(
     run: Run = None,
     mixup: Annotated[
         str | None,
@@ -155,7 +155,7 @@ def utilization(
     _finish(found.to_dict(), table, folder / "utilization.json", [], json_output)
 
 
-def geometry(
+def geometry_command(
     run: Run = None,
     embeddings: Embeddings = None,
     labels: Labels = None,

@@ -10,10 +10,10 @@ import typer
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("compare", rich_help_panel="Measure")(compare)
+    app.command("compare", rich_help_panel="Measure")(compare_command)
 
 
-def compare(
+def compare_command(
     runs: Annotated[list[Path], typer.Argument(help="two or more runs; the first is the baseline")],
     data: Annotated[str | None, typer.Option(help="measure all runs on this data instead of their own")] = None,
     ks: Annotated[

@@ -15,12 +15,12 @@ LISTED = 20  # broken images to list; --json lists all
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
     group = typer.Typer(no_args_is_help=True, help="Check data before training on it.")
-    group.command("check")(check)
+    group.command("check")(check_command)
     group.callback()(lambda: None)  # typer would merge a group of one command into its parent
     app.add_typer(group, name="data", rich_help_panel="Train")
 
 
-def check(
+def check_command(
     spec: Annotated[
         str, typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH")
     ],

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("demo", rich_help_panel="Train")(demo)
+    app.command("demo", rich_help_panel="Train")(demo_command)
 
 
-def demo(
+def demo_command(
     seeds: Annotated[int, typer.Option(min=2, help="runs with and without Metrix, each with its own seed")] = 3,
     steps: Annotated[
         int | None,

@@ -10,10 +10,10 @@ import typer
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("embed", rich_help_panel="Use")(embed)
+    app.command("embed", rich_help_panel="Use")(embed_command)
 
 
-def embed(
+def embed_command(
     run: Annotated[Path, typer.Argument(help="folder of a run", show_default=False)],
     data: Annotated[str | None, typer.Argument(help="images to embed; the run's own data by default")] = None,
     output: Annotated[

@@ -13,10 +13,10 @@ from metrix.errors import InvalidInput
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("evaluate", rich_help_panel="Measure")(evaluate)
+    app.command("evaluate", rich_help_panel="Measure")(evaluate_command)
 
 
-def evaluate(
+def evaluate_command(
     run: Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)] = None,
     data: Annotated[str | None, typer.Option(help="measure on this data instead of the run's own")] = None,
     part: Annotated[str, typer.Option(help="test, train or all")] = "test",

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("methods", rich_help_panel="Train")(methods)
+    app.command("methods", rich_help_panel="Train")(methods_command)
 
 
-def methods(
+def methods_command(
     train: Annotated[bool, typer.Option("--train", help="train each of them at a small scale, and compare")] = False,
     data: Annotated[str | None, typer.Option(help="with --train: the dataset; glyphs by default")] = None,
     steps: Annotated[

@@ -10,10 +10,10 @@ import typer
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("report", rich_help_panel="Measure")(report)
+    app.command("report", rich_help_panel="Measure")(report_command)
 
 
-def report(
+def report_command(
     runs: Annotated[list[Path], typer.Argument(help="one or more runs; the first is the baseline")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="HTML file; a Markdown version is written beside it")

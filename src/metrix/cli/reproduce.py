@@ -20,11 +20,11 @@ FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "st
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    command = with_config_flags(reproduce, without=FIXED)
+    command = with_config_flags(reproduce_command, without=FIXED)
     app.command("reproduce", cls=ConfigCommand, rich_help_panel="Measure")(command)
 
 
-def reproduce(
+def reproduce_command(
     names: Annotated[
         list[str] | None,
         typer.Argument(help="tables and figures to reproduce, or all; without any, list them", show_default=False),

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("train", cls=ConfigCommand, rich_help_panel="Train")(with_config_flags(train))
+    app.command("train", cls=ConfigCommand, rich_help_panel="Train")(with_config_flags(train_command))
 
 
-def train(
+def train_command(
     data: Annotated[
         str | None,
         typer.Argument(help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH", show_default=False),

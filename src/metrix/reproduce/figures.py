@@ -11,9 +11,9 @@ from metrix.reproduce import paper
 from metrix.reproduce.grid import Spread
 
 
-def draw_positivity(found: Mapping[str, Sequence[float]], title: str) -> SideBySide:
+def draw_positivity_beside_paper(found: Mapping[str, Sequence[float]], title: str) -> SideBySide:
     """Draw P(Pos(a, v)) against λ, counted and predicted by eq. prob (fig. gradient-plot)."""
-    printed = paper.read_numbers("positivity")
+    printed = paper.load_numbers("positivity")
 
     def drawn(source: Mapping[str, Sequence[float]], where: str, name: str) -> Figure:
         given = [Curve(kind, source["lams"], source[kind]) for kind in ("empirical", "theoretical")]
@@ -22,9 +22,11 @@ def draw_positivity(found: Mapping[str, Sequence[float]], title: str) -> SideByS
     return SideBySide([drawn(found, title, "positivity"), drawn(printed, "the paper, CUB200", "positivity-paper")])
 
 
-def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]], title: str) -> SideBySide:
+def draw_strength_beside_paper(
+    baseline: Spread, recall: Mapping[str, Mapping[float, Spread]], title: str
+) -> SideBySide:
     """Draw Recall@1 against the mixup strength w for each mixup type (fig. ablation-weight)."""
-    printed = paper.read_numbers("strength")
+    printed = paper.load_numbers("strength")
     ends = (printed["strengths"][0], printed["strengths"][-1])
 
     def drawn(given: list[Curve], clean: float | None, where: str, name: str) -> Figure:
@@ -47,7 +49,7 @@ def draw_strength(baseline: Spread, recall: Mapping[str, Mapping[float, Spread]]
     )
 
 
-def draw_geometry(found: Mapping[str, Mapping[str, Spread]], title: str) -> SideBySide:
+def draw_geometry_beside_paper(found: Mapping[str, Mapping[str, Spread]], title: str) -> SideBySide:
     """Draw alignment and uniformity of each method."""
     measures = ("alignment", "uniformity")
     here = {
@@ -60,7 +62,7 @@ def draw_geometry(found: Mapping[str, Mapping[str, Spread]], title: str) -> Side
     }
     there: dict[str, dict[str, tuple[float, float | None]]] = {
         f"{measure}, the paper, CUB200": {
-            row.method: (row.measures[measure], None) for row in paper.read_table("geometry").rows
+            row.method: (row.measures[measure], None) for row in paper.load_table("geometry").rows
         }
         for measure in measures
     }

@@ -46,7 +46,7 @@ class Item:
 
 
 def _recall_item(name: str) -> Item:
-    table = paper.read_table(name)
+    table = paper.load_table(name)
 
     def render(grid: Grid, data: ReproductionData) -> Iterator[Content]:
         yield build_recall_table(grid, table, data)
@@ -59,7 +59,7 @@ def _render_cost(grid: Grid, data: ReproductionData) -> Iterator[Content]:
     """Milliseconds per step, measured in this process; the methods take turns."""
     from metrix.reproduce.steps import time_steps
 
-    table = paper.read_table("cost")
+    table = paper.load_table("cost")
     configs, notes = {}, {}
     for number, row in enumerate(table.rows):
         assert row.recipe is not None
@@ -119,17 +119,17 @@ def _build_measure_table(
 
 
 def _render_geometry(grid: Grid, data: ReproductionData) -> Iterator[Content]:
-    from metrix.reproduce.figures import draw_geometry
+    from metrix.reproduce.figures import draw_geometry_beside_paper
 
-    table = paper.read_table("geometry")
-    found = [measures.measure_geometry(grid, experiment) for experiment in experiments_of(table, data)]
+    table = paper.load_table("geometry")
+    found = [measures.measure_geometry_over_seeds(grid, experiment) for experiment in experiments_of(table, data)]
     yield _build_measure_table(grid, table, data, found, "On the test classes; lower is better.")
-    yield draw_geometry({row.method: one for row, one in zip(table.rows, found, strict=True)}, data.title)
+    yield draw_geometry_beside_paper({row.method: one for row, one in zip(table.rows, found, strict=True)}, data.title)
 
 
 def _render_utilization(grid: Grid, data: ReproductionData) -> Iterator[Content]:
-    table = paper.read_table("utilization")
-    found = [{"utilization": measures.measure_utilization(grid, one)} for one in experiments_of(table, data)]
+    table = paper.load_table("utilization")
+    found = [{"utilization": measures.measure_utilization_over_seeds(grid, one)} for one in experiments_of(table, data)]
     yield _build_measure_table(
         grid,
         table,
@@ -172,18 +172,18 @@ def _finished_models(grid: Grid, data: ReproductionData) -> dict[str, Path]:
 
 
 def _render_positivity(grid: Grid, data: ReproductionData) -> Iterator[Content]:
-    from metrix.reproduce.figures import draw_positivity
+    from metrix.reproduce.figures import draw_positivity_beside_paper
 
-    runs = grid.runs(Experiment(paper.read_numbers("positivity")["recipe"], data))
+    runs = grid.runs(Experiment(paper.load_numbers("positivity")["recipe"], data))
     if not runs:
         yield MISSING
         return
-    yield draw_positivity(measures.measure_positivity(runs[0]), f"here, {data.title}")
-    yield Text(describe_differences(grid, paper.read_numbers("positivity")["setup"], data), "note")
+    yield draw_positivity_beside_paper(measures.measure_initial_positivity(runs[0]), f"here, {data.title}")
+    yield Text(describe_differences(grid, paper.load_numbers("positivity")["setup"], data), "note")
 
 
 def _strengths(grid: Grid) -> Sequence[float]:
-    return QUICK_STRENGTHS if grid.quick else paper.read_numbers("strength")["strengths"]
+    return QUICK_STRENGTHS if grid.quick else paper.load_numbers("strength")["strengths"]
 
 
 def _strength_experiment(data: ReproductionData, kind: str, strength: float) -> Experiment:
@@ -192,19 +192,21 @@ def _strength_experiment(data: ReproductionData, kind: str, strength: float) -> 
 
 def _strength_experiments(grid: Grid, data: ReproductionData) -> Iterator[Experiment]:
     yield Experiment(CONTRASTIVE, data)
-    for kind in paper.read_numbers("strength")["recall"]:
+    for kind in paper.load_numbers("strength")["recall"]:
         yield from (_strength_experiment(data, kind, strength) for strength in _strengths(grid))
 
 
 def _render_strength(grid: Grid, data: ReproductionData) -> Iterator[Content]:
-    from metrix.reproduce.figures import draw_strength
+    from metrix.reproduce.figures import draw_strength_beside_paper
 
     recall = {
         kind: {w: grid.recall(_strength_experiment(data, kind, w)).get(1, Spread()) for w in _strengths(grid)}
-        for kind in paper.read_numbers("strength")["recall"]
+        for kind in paper.load_numbers("strength")["recall"]
     }
-    yield draw_strength(grid.recall(Experiment(CONTRASTIVE, data)).get(1, Spread()), recall, f"here, {data.title}")
-    yield Text(describe_differences(grid, paper.read_numbers("strength")["setup"], data), "note")
+    yield draw_strength_beside_paper(
+        grid.recall(Experiment(CONTRASTIVE, data)).get(1, Spread()), recall, f"here, {data.title}"
+    )
+    yield Text(describe_differences(grid, paper.load_numbers("strength")["setup"], data), "note")
 
 
 def _both_models(grid: Grid, data: ReproductionData) -> list[Experiment]:
@@ -213,20 +215,20 @@ def _both_models(grid: Grid, data: ReproductionData) -> list[Experiment]:
 
 ITEMS: tuple[Item, ...] = (
     *(_recall_item(name) for name in paper.RECALL_TABLES),
-    Item("cost", "table", paper.read_table("cost").title, "sec:app-exp_result", "CUB200", lambda *_: (), _render_cost),
+    Item("cost", "table", paper.load_table("cost").title, "sec:app-exp_result", "CUB200", lambda *_: (), _render_cost),
     Item(
         "geometry",
         "table",
-        paper.read_table("geometry").title,
+        paper.load_table("geometry").title,
         "sec:discussion",
         "CUB200",
-        lambda _, data: experiments_of(paper.read_table("geometry"), data),
+        lambda _, data: experiments_of(paper.load_table("geometry"), data),
         _render_geometry,
     ),
     Item(
         "utilization",
         "figure",
-        paper.read_table("utilization").title,
+        paper.load_table("utilization").title,
         "fig:utiliz",
         "CUB200",
         _both_models,
@@ -235,16 +237,16 @@ ITEMS: tuple[Item, ...] = (
     Item(
         "positivity",
         "figure",
-        paper.read_numbers("positivity")["title"],
+        paper.load_numbers("positivity")["title"],
         "fig:gradient-plot",
         "CUB200",
-        lambda _, data: [Experiment(paper.read_numbers("positivity")["recipe"], data)],
+        lambda _, data: [Experiment(paper.load_numbers("positivity")["recipe"], data)],
         _render_positivity,
     ),
     Item(
         "strength",
         "figure",
-        paper.read_numbers("strength")["title"],
+        paper.load_numbers("strength")["title"],
         "fig:ablation-weight",
         "Cars196",
         _strength_experiments,

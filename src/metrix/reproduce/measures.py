@@ -15,19 +15,19 @@ MEASURED_BY = ("core", "evaluate", "runs")  # packages whose code determines a m
 EPOCHS = 10  # passes over the training images from which mixed examples are drawn
 
 
-def measure_geometry(grid: Grid, experiment: Experiment) -> dict[str, Spread]:
+def measure_geometry_over_seeds(grid: Grid, experiment: Experiment) -> dict[str, Spread]:
     """Alignment and uniformity of the test embeddings of an experiment, over seeds."""
     found = [_measure_once(run, "geometry", _geometry) for run in grid.runs(experiment)]
     return {name: Spread(tuple(one[name] for one in found)) for name in ("alignment", "uniformity")}
 
 
-def measure_utilization(grid: Grid, experiment: Experiment) -> Spread:
+def measure_utilization_over_seeds(grid: Grid, experiment: Experiment) -> Spread:
     """Utilization over seeds: u(Q, X) of clean runs, u(Q, X̂) of runs with mixup."""
     found = [_measure_once(run, "utilization", _utilization) for run in grid.runs(experiment)]
     return Spread(tuple(one["utilization"] for one in found))
 
 
-def measure_positivity(run: Path) -> dict[str, Any]:
+def measure_initial_positivity(run: Path) -> dict[str, Any]:
     """P(Pos(a, v)) against λ before training, as in the paper: counted, and predicted by eq. prob."""
     return _measure_once(run, "positivity", _positivity)
 

@@ -73,7 +73,7 @@ def _summarise(found: Sequence[Reproduced], grid: Grid) -> Tiles:
     results = [results for one in cells if (results := grid.store.results(one.key)) is not None]
     minutes = sum(one["seconds"] for one in results) / 60.0
     tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{minutes:,.0f} minutes of training in all")]
-    table = paper.read_table("main")
+    table = paper.load_table("main")
     data = grid.datasets[0]
     for row in table.rows:
         if row.over is None or row.recipe is None:

@@ -59,16 +59,16 @@ class PaperTable:
 
 
 @cache
-def read_numbers(name: str) -> dict[str, Any]:
-    """Read one file of the paper's numbers as plain YAML content."""
+def load_numbers(name: str) -> dict[str, Any]:
+    """Load one file of the paper's numbers as plain YAML content."""
     found: dict[str, Any] = yaml.safe_load(_file(name).read_text("utf-8"))
     return found
 
 
 @cache
-def read_table(name: str) -> PaperTable:
-    """Read a table of the paper and check that every row fits its columns."""
-    given = read_numbers(name)
+def load_table(name: str) -> PaperTable:
+    """Load a table of the paper and check that every row fits its columns."""
+    given = load_numbers(name)
     columns = {dataset: tuple(ks) for dataset, ks in given.get("columns", {}).items()}
     rows = tuple(_row(name, dict(row), columns) for row in given["rows"])
     return PaperTable(

@@ -18,7 +18,7 @@ from typing import IO, Any
 REPORT_EVERY = 0.3  # seconds
 
 
-def main() -> None:
+def serve() -> None:
     """Train until the input ends or a signal arrives."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # print() must not write among the answers
@@ -81,6 +81,6 @@ def train_cell(folder: Path, answers: IO[str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     try:
-        main()
+        serve()
     except KeyboardInterrupt:  # between two cells
         sys.exit(130)
