@@ -1,7 +1,7 @@
 """Communication of two processes in a step, in bytes and in time: `python -m benchmarks distributed`.
 
-Bytes are counted in calls of torch.distributed and compared with the cost model of docs/scale.md: when tensors of b bytes
-are gathered, each process receives (W-1)·b bytes, and as many again in the backward pass.
+Bytes are counted in calls of torch.distributed and compared with the cost model of docs/scale.md: when tensors of b
+bytes are gathered, each process receives (W-1)·b bytes, and as many again in the backward pass.
 """
 
 from __future__ import annotations
