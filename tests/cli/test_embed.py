@@ -158,7 +158,7 @@ def test_mistakes(refused: Any, run: Path, tmp_path: Path, monkeypatch: Any) -> 
     refused("embed", tmp_path, words=("is no run",))
     refused("embed", run, "-o", tmp_path / "x.csv", words=("x.csv", "FILE.parquet"))
     refused("embed", run, "--part", "val", words=("'test', 'train', 'all'",))
-    refused("embed", run, tmp_path / "none", "-o", tmp_path / "x.npy", words=("exists",))
+    refused("embed", run, tmp_path / "none", "-o", tmp_path / "x.npy", words=("no dataset", "existing file or folder"))
     (tmp_path / "file").write_text("")
     refused("embed", run, "-o", tmp_path / "file" / "x.npy", words=("cannot be written",))
     monkeypatch.setenv("RANK", "2")

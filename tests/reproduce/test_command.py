@@ -117,7 +117,7 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_is_reported(tmp_path: Path) -> None:
     ended = metrix("reproduce", "positivity", *MINI[:2], "--train-classes", 10_000, "--seeds", 1, "-o", tmp_path)
     assert ended.code == 1
-    assert "failed glyphs-mini, multi-similarity, seed 0: train_classes=10000" in ended.err
+    assert "failed glyphs-mini, multi-similarity, seed 0: train_classes" in ended.err
     assert "Traceback" not in ended.err
     assert "not finished" in (tmp_path / "report.html").read_text("utf-8")
 

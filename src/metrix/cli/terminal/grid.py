@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from metrix.messages import count
 from metrix.reproduce.running import GridState, GridWatcher
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class DrawnGrid(GridWatcher):
         if not state.waiting:
             self.console.print(f"all {state.total} cells are finished", highlight=False)
             return
-        self.console.print(f"{state.total} cells, {state.reused} of them already finished", highlight=False)
+        self.console.print(f"{count(state.total, 'cell')}, {state.reused} already finished", highlight=False)
         if self.console.is_terminal:
             self.live = Live(self._draw(state), console=self.console, refresh_per_second=4)
             self.live.start()
