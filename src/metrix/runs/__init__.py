@@ -1,0 +1,1 @@
+"""A finished run: opened, embedded, measured, analysed, compared."""
