@@ -21,7 +21,7 @@ def read_embeddings(path: Path) -> NDArray[Any]:
     """Read embeddings (n, d): an array (.npy), a .csv, or a column `vector` or columns of numbers (.parquet)."""
     kind = _check_kind(path, EMBEDDINGS, "embeddings")
     if kind == ".npy":
-        values = _read_array(path)
+        values = read_array(path)
     elif kind == ".parquet":
         values = _read_vectors_of_table(path)
     else:
@@ -38,7 +38,7 @@ def read_labels(path: Path, count: int, embeddings: Path) -> NDArray[Any]:
     """Read labels of `count` embeddings: the column `label`, or the only one, of a table; an array; lines of text."""
     kind = _check_kind(path, LABELS, "labels")
     if kind == ".npy":
-        labels = _read_array(path)
+        labels = read_array(path)
         if labels.ndim != 1:
             raise DataError(f"{path}: expected labels of shape (n,), one for each row, got {labels.shape}")
     elif kind == ".parquet":
@@ -64,7 +64,8 @@ def _check_kind(path: Path, expected: tuple[str, ...], what: str) -> str:
     return kind
 
 
-def _read_array(path: Path) -> NDArray[Any]:
+def read_array(path: Path) -> NDArray[Any]:
+    """Read an array of a .npy file; one of objects is refused."""
     try:
         values = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

@@ -1,0 +1,113 @@
+"""One image at a time through a run's model: what a query goes through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metrix.data import Broken, ImageError, glyphs, load_image
+from metrix.data.cache import SHORT_SIDE
+from metrix.data.survey import map_in_order
+from metrix.data.transforms import BatchTransform
+from metrix.runs.trained_model import TrainedModel
+from metrix.search import Fingerprint
+from metrix.train.batches import build_views
+
+BATCH = 256
+
+
+class ImageEncoder:
+    """Images to vectors, by the network and the test view of a run.
+
+    `view` (decoding and preprocessing, safe to call in threads) and `embed` (the network, in batches) are apart, so
+    that a service can decode requests in parallel and embed them together.
+
+    Args:
+        model: of the run, from `open_run`.
+        data: the embedded dataset that is searched, such as `glyphs`, if it is not image files: its images have a
+            view of their own.
+    """
+
+    def __init__(self, model: TrainedModel, data: str | None = None) -> None:
+        self.model, self.grey = model, data in glyphs.NAMES
+        wanted = model.embedder.data_config
+        layout = data if data in glyphs.NAMES else "folder"
+        assert layout is not None
+        _, self._view = build_views(model.config, wanted, layout)
+        self._side = short_side(model)
+        self.fingerprint = fingerprint(model, data)
+
+    def view(self, image: str | os.PathLike[str] | IO[bytes]) -> Tensor:
+        """An image file, or an open one, as the network's input (channels, height, width).
+
+        Raises:
+            ImageError: it cannot be decoded.
+        """
+        pixels = self._pixels(image)
+        if isinstance(self._view, BatchTransform):
+            return self._view.batch([pixels], np.zeros(1, dtype=np.uint64))[0]
+        found: Tensor = self._view(pixels)
+        return found
+
+    def _pixels(self, image: Any) -> Tensor:
+        if self.grey:
+            size = glyphs.SIZE
+            grey = load_image(image).convert("L")
+            return torch.from_numpy(np.array(grey if grey.size == (size, size) else grey.resize((size, size))))[None]
+        return torch.from_numpy(np.array(load_image(image, None, self._side))).permute(2, 0, 1)
+
+    def embed(self, views: Sequence[Tensor]) -> NDArray[np.float32]:
+        """Unit vectors (n, d) of views, in one pass through the network."""
+        device = next(self.model.embedder.parameters()).device
+        with torch.inference_mode():
+            found: NDArray[np.float32] = self.model.embedder(torch.stack(list(views)).to(device)).float().cpu().numpy()
+        return found
+
+    def embed_files(self, paths: Sequence[Path]) -> tuple[NDArray[np.float32], list[int], list[Broken]]:
+        """Vectors of image files, the position of each in `paths`, and the files that cannot be read."""
+
+        def view(path: Path) -> Tensor | str:
+            try:
+                return self.view(path)
+            except ImageError as error:
+                return error.reason
+
+        vectors: list[NDArray[np.float32]] = []
+        rows: list[int] = []
+        skipped: list[Broken] = []
+        waiting: list[Tensor] = []
+        for n, found in enumerate(map_in_order(view, list(paths))):
+            if isinstance(found, str):
+                skipped.append(Broken(n, str(paths[n]), found))
+            else:
+                rows.append(n)
+                waiting.append(found)
+            if len(waiting) == BATCH:
+                vectors.append(self.embed(waiting))
+                waiting = []
+        if waiting:
+            vectors.append(self.embed(waiting))
+        together = np.concatenate(vectors) if vectors else np.empty((0, self.fingerprint.dim), np.float32)
+        return together, rows, skipped
+
+
+def short_side(model: TrainedModel) -> int | None:
+    """The shorter side that images have before the test view: that of the run's image cache, if it has one."""
+    return None if model.config.data.cache == "none" else SHORT_SIDE
+
+
+def fingerprint(model: TrainedModel, data: str | None = None) -> Fingerprint:
+    """What an index remembers of the model that made its vectors."""
+    wanted = model.embedder.data_config
+    size = model.config.data.image_size or wanted.size
+    kind, side = ("glyphs", None) if data in glyphs.NAMES else ("photos", short_side(model))
+    mean, std = (",".join(f"{value:g}" for value in values) for values in (wanted.mean, wanted.std))
+    view = f"{kind} at {size} px, mean {mean}, std {std}{f', shorter side {side} px' if side else ''}"
+    return Fingerprint(digest=model.digest, view=view, dim=model.config.model.dim, run=str(model.run.path.resolve()))

@@ -1,0 +1,284 @@
+"""Images to index: a folder, image files, a manifest (.csv, .parquet), a list of paths (.txt), or embedded data."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metrix.data import Broken, Catalogue, Dataset, Part, glyphs, layouts
+from metrix.data.catalogue import UNSPLIT, Box, ImageRow, leaves_root
+from metrix.data.images import SUFFIXES
+from metrix.data.layouts.folder import PART_FOLDERS
+from metrix.data.layouts.manifest import BOX
+from metrix.data.layouts.manifest import SUFFIXES as MANIFESTS
+from metrix.data.survey import decode_all, survey
+from metrix.errors import DataError, InvalidInput
+from metrix.messages import first_few
+from metrix.search import LABEL
+from metrix.search.items import RESERVED
+
+LISTS = (".txt", ".lst")
+_CROP = re.compile(r"(.+)#(-?\d+),(-?\d+),(-?\d+),(-?\d+)", re.DOTALL)
+EXPECTED = "a folder, an image, a manifest (.csv, .parquet), a list of paths (.txt), or glyphs, glyphs-mini"
+
+
+@dataclass(frozen=True)
+class _Image:
+    path: Path  # absolute
+    label: str | None = None
+    box: Box | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageList:
+    """Images that can be read, with their ids and columns; `skipped` are those that cannot."""
+
+    dataset: Dataset
+    part: Part
+    ids: tuple[str, ...]
+    columns: dict[str, Any]  # name to a pyarrow.Array
+    skipped: tuple[Broken, ...]
+    root: Path | None  # the folder that ids are paths below
+    data: str | None  # the embedded dataset, if the images are not files
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def list_images(
+    given: Sequence[str | os.PathLike[str]],
+    root: Path | None = None,
+    *,
+    short_side: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImageList:
+    """Find and check the images that a user named.
+
+    An id is the path of an image relative to the root, with forward slashes. In a folder of class folders, the
+    folder's name is the column `label`; a manifest gives `label` and every other column that it has.
+
+    Args:
+        given: folders, images, manifests and lists of paths, or one embedded dataset.
+        root: the folder that ids are relative to, and that contains all images; by default the smallest one that does.
+        short_side: shrink decoded images to this length of the shorter side, as the run's cache does.
+        workers: threads that check images.
+        progress: called with (images done, images in all) meanwhile.
+    """
+    texts = [os.fspath(one) for one in given]
+    if len(texts) == 1 and texts[0] in glyphs.NAMES and not Path(texts[0]).exists():
+        return _embedded(texts[0])
+    images: list[_Image] = []
+    folders: list[Path] = []
+    for text in texts:
+        found, folder = _find(Path(text).expanduser())
+        images += found
+        folders.append(folder)
+    base = _root(root, folders)
+    rows: dict[str, _Image] = {}
+    outside: list[str] = []
+    for image in images:
+        relative = os.path.relpath(image.path, base).replace(os.sep, "/")
+        if leaves_root(relative):
+            outside.append(str(image.path))
+        else:
+            rows.setdefault(_id(relative, image.box), image)
+    if outside:
+        raise InvalidInput(f"images: expected paths below {base}, got {first_few(outside)}; give --root, or copy them")
+    if not rows:
+        raise DataError(f"{first_few(texts)}: expected images ({', '.join(sorted(SUFFIXES))}), got none")
+    return _checked(base, rows, short_side, workers, progress)
+
+
+def _checked(
+    base: Path,
+    rows: dict[str, _Image],
+    short_side: int | None,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> ImageList:
+    """Leave out what is missing or cannot be decoded."""
+    names = list(rows)
+    catalogue = _catalogue(base, [rows[name] for name in names], names)
+    missing = set(survey(catalogue).missing)
+    skipped = [Broken(-1, path, "there is no such file") for path in sorted(missing)]
+    if missing:
+        names = [name for name in names if split_id(name)[0] not in missing]
+        if not names:
+            raise DataError(f"{base}: expected images, got only missing files: {first_few(sorted(missing))}")
+        catalogue = _catalogue(base, [rows[name] for name in names], names)
+    broken = decode_all(catalogue, survey(catalogue).stamp, workers=workers, progress=progress).broken
+    dataset = Dataset(catalogue, broken, None, short_side)
+    bad = {one.position for one in broken}
+    good = np.array([n for n in range(len(names)) if n not in bad], dtype=np.int64)
+    if not len(good):
+        raise DataError(f"{base}: expected images, got none that can be read: {first_few([b.path for b in broken])}")
+    kept = [rows[names[n]] for n in good]
+    part = Part(dataset, good, np.unique(catalogue.labels))
+    ids = tuple(names[n] for n in good)
+    return ImageList(dataset, part, ids, _columns(kept), (*skipped, *broken), base, None)
+
+
+def _catalogue(base: Path, images: Sequence[_Image], names: Sequence[str]) -> Catalogue:
+    rows = [
+        ImageRow(split_id(name)[0] if image.box else name, image.label or "", UNSPLIT, image.box)
+        for name, image in zip(names, images, strict=True)
+    ]
+    return Catalogue.from_rows("folder", base, rows)
+
+
+def _columns(images: Sequence[_Image]) -> dict[str, Any]:
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for image in images for name in image.columns)
+    columns: dict[str, list[Any]] = {name: [image.columns.get(name) for image in images] for name in names}
+    if any(image.label is not None for image in images):
+        columns = {LABEL: [image.label for image in images], **columns}
+    try:
+        return {name: pa.array(values) for name, values in columns.items()}
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"columns: expected values of one kind in each, got a mixture ({error})") from error
+
+
+def _id(relative: str, box: Box | None) -> str:
+    return relative if box is None else f"{relative}#{','.join(map(str, box))}"
+
+
+def split_id(one: str) -> tuple[str, Box | None]:
+    """The path of an item relative to the root, and its crop box if it is a part of an image.
+
+    >>> split_id("a/b.jpg#10,20,30,40"), split_id("a/b#1.jpg")
+    (('a/b.jpg', (10, 20, 30, 40)), ('a/b#1.jpg', None))
+    """
+    found = _CROP.fullmatch(one)
+    if found is None:
+        return one, None
+    left, upper, right, lower = (int(number) for number in found.groups()[1:])
+    return found[1], (left, upper, right, lower)
+
+
+def _root(root: Path | None, folders: Sequence[Path]) -> Path:
+    if root is not None:
+        if not root.is_dir():
+            raise InvalidInput(f"root: expected a folder, got {root}")
+        return root.resolve()
+    return Path(os.path.commonpath(folders))
+
+
+def _find(path: Path) -> tuple[list[_Image], Path]:
+    """The images at a path, and the folder that they are in."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; expected {EXPECTED}")
+    path = path.resolve()
+    if path.is_dir():
+        return list(_in_folder(path)), path
+    kind = path.suffix.lower()
+    if kind in SUFFIXES:
+        return [_Image(path)], path.parent
+    if kind in LISTS:
+        return list(_in_list(path)), path.parent
+    if kind in MANIFESTS:
+        return list(_in_manifest(path)), path.parent
+    raise InvalidInput(f"{path.name}: expected {EXPECTED}, got a file of another kind")
+
+
+def _in_folder(folder: Path) -> Iterator[_Image]:
+    if any(layout.official and layout.recognises(folder) for layout in layouts.LAYOUTS.values()):
+        catalogue = layouts.read(folder)
+        for n in range(len(catalogue)):
+            yield _Image(catalogue.file(n), catalogue.class_names[catalogue.labels[n]], catalogue.box(n))
+        return
+    files = sorted(
+        (Path(place) / name).relative_to(folder)
+        for place, inside, names in os.walk(folder)
+        for name in names
+        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES and _visible(Path(place), folder)
+    )
+    tops = {file.parts[0] for file in files if len(file.parts) > 1}
+    labelled = all(len(file.parts) > 1 for file in files)  # images beside the folders: these are no classes
+    depth = 1 if tops and {top.lower() for top in tops} <= PART_FOLDERS.keys() else 0
+    for file in files:
+        label = file.parts[depth] if labelled and len(file.parts) > depth + 1 else None
+        yield _Image(folder / file, label)
+
+
+def _visible(place: Path, folder: Path) -> bool:
+    return not any(part.startswith(".") for part in place.relative_to(folder).parts)
+
+
+def _in_list(path: Path) -> Iterator[_Image]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected a path on each line in UTF-8, got {error.reason}") from error
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            yield _Image(_absolute(path.parent, line.strip()))
+
+
+def _in_manifest(path: Path) -> Iterator[_Image]:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        read = pyarrow.parquet.read_table if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv
+        table = read(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: expected a table, got what cannot be read: {error}") from error
+    if "path" not in table.column_names:
+        raise DataError(f"{path}: expected a column 'path', got {first_few(table.column_names, 10)}")
+    reserved = [name for name in table.column_names if name in RESERVED]
+    if reserved:
+        raise DataError(f"{path}: expected columns other than {', '.join(RESERVED)}, got {first_few(reserved)}")
+    other = [name for name in table.column_names if name not in ("path", LABEL, *BOX)]
+    for number, row in enumerate(_rows(table), 1):
+        if not row["path"]:
+            raise DataError(f"{path}, row {number}: expected a path, got none")
+        label = row.get(LABEL)
+        yield _Image(
+            _absolute(path.parent, str(row["path"])),
+            None if label is None or label == "" else str(label),
+            _box(f"{path}, row {number}", row),
+            {name: row[name] for name in other},
+        )
+
+
+def _rows(table: Any) -> Iterable[dict[str, Any]]:
+    for batch in table.to_batches(max_chunksize=8192):
+        yield from batch.to_pylist()
+
+
+def _box(where: str, row: dict[str, Any]) -> Box | None:
+    given = [row.get(name) for name in BOX]
+    if all(value is None for value in given):
+        return None
+    try:
+        left, upper, right, lower = (int(float(value)) for value in given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: crop box: expected four numbers, got {dict(zip(BOX, given, strict=True))}") from None
+    if left >= right or upper >= lower:
+        raise DataError(f"{where}: crop box: expected x_1 < x_2 and y_1 < y_2, got {left, upper, right, lower}")
+    return left, upper, right, lower
+
+
+def _absolute(folder: Path, text: str) -> Path:
+    """A path relative to a folder, without following links: where those lead is checked against the root later."""
+    return Path(os.path.normpath(folder / Path(text).expanduser()))
+
+
+def _embedded(name: str) -> ImageList:
+    import pyarrow as pa
+
+    catalogue = glyphs.load(name)
+    dataset = Dataset(catalogue)
+    part = Part(dataset, np.arange(len(catalogue)), np.unique(catalogue.labels))
+    labels = [catalogue.class_names[k] for k in catalogue.labels.tolist()]
+    return ImageList(dataset, part, catalogue.paths, {LABEL: pa.array(labels)}, (), None, name)

@@ -1,0 +1,272 @@
+"""From images to an index, and from a query to its neighbours, with the model of a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.data import Broken
+from metrix.errors import InvalidInput
+from metrix.files import lock
+from metrix.messages import first_few
+from metrix.runs.embedding_blocks import BLOCK, EmbeddingBlocks
+from metrix.runs.embedding_files import read_embeddings
+from metrix.runs.encoder import ImageEncoder, fingerprint, short_side
+from metrix.runs.image_lists import ImageList, list_images, split_id
+from metrix.runs.thresholds import read_threshold
+from metrix.runs.trained_model import TrainedModel, open_run
+from metrix.search import Found, Index, Items, Settings
+from metrix.search.items import together
+from metrix.train.batches import Report, ignore_report
+
+BLOCKS_AT_ONCE = 32  # of embeddings, that are put into the index together
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """An index that was built or changed, and what was left out."""
+
+    index: Index
+    images: int  # embedded this time
+    skipped: tuple[Broken, ...]
+
+
+def index_images(
+    model: TrainedModel,
+    images: Sequence[str | os.PathLike[str]],
+    output: Path,
+    *,
+    kind: str = "exact",
+    store: str = "faiss",
+    root: Path | None = None,
+    settings: Settings | None = None,
+) -> Indexed:
+    """Embed images and write an index of them; one that is there stays in place until the new one is complete.
+
+    Embeddings are kept in blocks until then, so a build that was interrupted resumes when it is started again.
+
+    Args:
+        model: of the run, from `open_run`.
+        images: what `list_images` takes.
+        output: the folder of the index.
+        kind: exact, hnsw or ivf.
+        store: `faiss`, or `milvus:PATH`, `milvus:http://HOST:PORT`.
+        root: the folder that ids are relative to.
+        settings: of the approximate kinds.
+    """
+    listed = _list(model, images, root)
+    with _embedded(model, listed, output) as lots:
+        index = Index.create(
+            output,
+            lots,
+            kind,
+            store=store,
+            model=fingerprint(model, listed.data),
+            root=None if listed.root is None else str(listed.root),
+            data=listed.data,
+            skipped=len(listed.skipped),
+            threshold=read_threshold(model),
+            settings=settings,
+            count=len(listed),
+        )
+    return Indexed(index, len(listed), listed.skipped)
+
+
+def add_images(
+    model: TrainedModel, images: Sequence[str | os.PathLike[str]], output: Path, *, replace: bool = False
+) -> Indexed:
+    """Embed images and add them to an index; with `replace`, those that it has are embedded anew.
+
+    The images have to be below the index's root.
+    """
+    index = Index.open(output)
+    root = index.manifest.root
+    index.require_model(fingerprint(model, index.manifest.data))
+    if root is None:
+        raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.manifest.data}")
+    listed = _list(model, images, Path(root))
+    with _embedded(model, listed, output) as lots:
+        items = together(list(lots))
+        change = index.update if replace else index.add
+        change(items, skipped=len(listed.skipped))
+    return Indexed(index, len(listed), listed.skipped)
+
+
+def _list(model: TrainedModel, images: Sequence[str | os.PathLike[str]], root: Path | None) -> ImageList:
+    return list_images(
+        images,
+        root,
+        short_side=short_side(model),
+        workers=model.config.data.workers or None,
+        progress=lambda done, of: model.report("checking images", done, of),
+    )
+
+
+@contextmanager
+def _embedded(model: TrainedModel, listed: ImageList, output: Path) -> Iterator[Iterator[Items]]:
+    """Embed the images into blocks beside the index, and give them in lots; the blocks go when all went well."""
+    key = model.embeddings_key(listed.dataset, listed.part)
+    blocks = EmbeddingBlocks(output / f".embedding-{key[:16]}", len(listed))
+    try:
+        blocks.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{output} cannot be written: {error.strerror}; choose another place") from error
+
+    def lots() -> Iterator[Items]:
+        for first in range(0, blocks.count, BLOCKS_AT_ONCE):
+            last = min(first + BLOCKS_AT_ONCE, blocks.count)
+            rows = slice(first * BLOCK, min(last * BLOCK, len(listed)))
+            vectors = np.concatenate([blocks.read(number) for number in range(first, last)])
+            columns = {name: values[rows] for name, values in listed.columns.items()}
+            yield Items.read(vectors, listed.ids[rows], columns)
+
+    with lock(output / ".embedding.lock"):
+        model.fill_blocks(blocks, listed.dataset, listed.part)
+        yield lots()
+        for old in output.glob(".embedding-*"):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What is searched with: a name and a vector each; `own` is its id in the index, if it is of the index."""
+
+    names: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    own: tuple[Any, ...]  # an id or None each
+    files: tuple[Path | None, ...]
+    skipped: tuple[Broken, ...] = ()
+
+
+def open_model(index: Index, run: Path | None = None, report: Report = ignore_report) -> TrainedModel:
+    """The run that an index was built with, or the given one, after checking that it is the same model."""
+    made_by = index.manifest.model
+    place = run if run is not None else None if made_by is None or made_by.run is None else Path(made_by.run)
+    if place is None:
+        raise InvalidInput("run: expected the run that made the vectors of this index, got none; give --run RUN")
+    if run is None and not place.is_dir():
+        raise InvalidInput(f"run: expected {place}, which the index was built with, got nothing there; give --run RUN")
+    model = open_run(place, report)
+    index.require_model(fingerprint(model, index.manifest.data))
+    return model
+
+
+def embed_queries(encoder: ImageEncoder, index: Index, images: Sequence[str | os.PathLike[str]]) -> Queries:
+    """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id."""
+    listed = list_images(images)
+    if listed.root is None:
+        raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
+    files = [listed.root / split_id(name)[0] for name in listed.ids]
+    vectors, rows, skipped = encoder.embed_files(files)
+    files = [files[row] for row in rows]
+    own = _ids_in(index, files)
+    return Queries(tuple(map(str, files)), vectors, own, tuple(files), (*listed.skipped, *skipped))
+
+
+def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
+    """Items of the index to search with; each is left out of its own answer."""
+    items = index.get(list(ids))
+    root = index.manifest.root
+    files = tuple(None if root is None else Path(root) / split_id(one)[0] for one in ids)
+    return Queries(tuple(ids), items.vectors, tuple(ids), files)
+
+
+def queries_from_file(path: Path) -> Queries:
+    """Vectors of a file (.npy, .parquet, .csv) to search with: one (d,), or several (n, d)."""
+    if path.suffix.lower() == ".npy" and path.is_file():
+        from metrix.runs.embedding_files import read_array
+
+        array = read_array(path)
+        vectors = array[None] if array.ndim == 1 else array
+    else:
+        vectors = read_embeddings(path)
+    names = tuple(f"{path.name}[{n}]" for n in range(len(vectors)))
+    return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
+
+
+def search_queries(
+    index: Index, queries: Queries, k: int, *, least: float | None = None, **options: Any
+) -> list[list[dict[str, Any]]]:
+    """For each query, the neighbours as plain dictionaries: id, similarity and columns, nearest first.
+
+    `least` leaves out neighbours that are less similar; `options` are those of `Index.search`.
+    """
+    exclude = list(queries.own) if any(own is not None for own in queries.own) else None
+    found: Found = index.search(queries.vectors, k, exclude=exclude, **options)
+    known = sorted({one for row in found.ids.tolist() for one in row if one not in ("", -1)})
+    columns = {record.pop("id"): record for record in index.get(known).records()} if known else {}
+    answers = []
+    for ids, similarities in zip(found.ids.tolist(), found.similarities.tolist(), strict=True):
+        answers.append(
+            [
+                {"id": one, "similarity": value, **columns[one]}
+                for one, value in zip(ids, similarities, strict=True)
+                if one in columns and (least is None or value >= least)
+            ]
+        )
+    return answers
+
+
+def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
+    """The similarity above which two images are the same thing: the index's, or the run's."""
+    stored = index.manifest.threshold or (None if model is None else read_threshold(model))
+    if stored is None:
+        run = "RUN" if index.manifest.model is None else index.manifest.model.run
+        raise InvalidInput(
+            f"--same: expected a stored threshold, got none; measure one: metrix threshold {run} --precision 0.99"
+        )
+    return stored.similarity
+
+
+def image_file(index: Index, one: str) -> Path:
+    """The file of an item; a path that leads outside the root is refused.
+
+    Raises:
+        InvalidInput: the index is not of files, or the file is outside its root.
+    """
+    root = index.manifest.root
+    if root is None:
+        raise InvalidInput(f"{one}: expected an index of image files, got one of {index.manifest.data or 'vectors'}")
+    path = (Path(root) / split_id(one)[0]).resolve()
+    if not path.is_relative_to(Path(root).resolve()):
+        raise InvalidInput(f"{one}: expected a path below {root}")
+    return path
+
+
+def read_pixels(index: Index, one: str) -> NDArray[np.uint8]:
+    """The image of an item: (height, width, 3), or (height, width) for an embedded dataset of grey images."""
+    from metrix.data import load_image
+    from metrix.data.glyphs import load
+
+    if index.manifest.data is not None:
+        catalogue = load(index.manifest.data)
+        pixels: Any = catalogue.pixels
+        found: NDArray[np.uint8] = pixels[catalogue.paths.index(one)]
+        return found
+    box = split_id(one)[1]
+    return np.array(load_image(image_file(index, one), box, 512 if box is None else None))
+
+
+def _ids_in(index: Index, files: Sequence[Path]) -> tuple[Any, ...]:
+    """The id of each file that is in the index, None for others."""
+    root = index.manifest.root
+    if root is None:
+        return (None,) * len(files)
+    names = [os.path.relpath(file, root).replace(os.sep, "/") for file in files]
+    return tuple(name if known else None for name, known in zip(names, index.store.has(names), strict=True))
+
+
+def describe_skipped(skipped: Sequence[Broken]) -> str:
+    """One line about the images that were left out; empty if there are none."""
+    if not skipped:
+        return ""
+    listed = first_few([f"{one.path} ({one.reason})" for one in skipped])
+    return f"{len(skipped):,} skipped: {listed}"
