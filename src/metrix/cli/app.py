@@ -17,7 +17,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from metrix.cli import analyze, compare, data, demo, embed, evaluate, methods, report, reproduce, train
+from metrix.cli import (
+    analyze,
+    compare,
+    data,
+    demo,
+    embed,
+    evaluate,
+    index,
+    methods,
+    report,
+    reproduce,
+    search,
+    threshold,
+    train,
+)
 from metrix.errors import MetrixError, MetrixWarning
 
 app = typer.Typer(
@@ -67,6 +81,9 @@ for verb in (
     analyze,
     report,
     embed,
+    index,
+    search,
+    threshold,
     reproduce,
 ):
     verb.add_to(app)

@@ -40,6 +40,12 @@ def evaluate_command(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="use approximate search, and report what it loses")
     ] = False,
+    expand: Annotated[
+        int, typer.Option(min=0, metavar="N", help="expand each query by its N nearest (αQE), and report the effect")
+    ] = 0,
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="re-rank by k-reciprocal neighbours, and report the effect")
+    ] = False,
     clustering: Annotated[
         bool | None,
         typer.Option(
@@ -62,10 +68,11 @@ def evaluate_command(
     from rich.console import Console
 
     from metrix.cli.terminal.progress import show_progress
-    from metrix.cli.terminal.tables import build_evaluation_table
+    from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
     from metrix.runs.evaluation import embed_examples, evaluate_examples, read_examples, write_evaluation
     from metrix.runs.export import read_process_share
     from metrix.runs.trained_model import open_run
+    from metrix.search.refining import DEPTH
 
     check_one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
     chosen = parse_integers("--ks", ks)
@@ -80,14 +87,26 @@ def evaluate_command(
             examples = embed_examples(model, data, part)
             if share[0] > 0:
                 return
-    result = evaluate_examples(examples, chosen, resamples=bootstrap, approximate=approximate, clustered=clustering)
+    result = evaluate_examples(
+        examples,
+        chosen,
+        resamples=bootstrap,
+        approximate=approximate,
+        clustered=clustering,
+        expand=expand,
+        rerank=DEPTH if rerank else 0,
+    )
     if per_class is not None:
         result.write_per_class(per_class)
-    written = None if model is None else write_evaluation(model, result, own_test=data is None and part == "test")
+    refined = bool(expand or rerank)  # evaluation.json is of the plain search
+    own_test = data is None and part == "test"
+    written = None if model is None or refined else write_evaluation(model, result, own_test=own_test)
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return
     Console().print(build_evaluation_table(result))
+    if result.refinement is not None:
+        Console().print(build_refinement_table(result))
     for path in (written, per_class):
         if path is not None:
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)

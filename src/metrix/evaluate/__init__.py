@@ -10,7 +10,7 @@
 Embeddings are (n, d) arrays or tensors and need not be normalised; labels are n integers or strings.
 """
 
-from metrix.evaluate.approximate import Searcher
+from metrix.evaluate.approximate import RowSearcher, Searcher
 from metrix.evaluate.bootstrap import Comparison, Difference, compare
 from metrix.evaluate.clustering import Clustering, clustering
 from metrix.evaluate.estimate import Estimate
@@ -27,6 +27,7 @@ __all__ = [
     "Estimate",
     "Positivity",
     "Retrieval",
+    "RowSearcher",
     "Searcher",
     "alignment",
     "clustering",

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,17 @@ class Searcher(Protocol):
         """Row numbers (q, k) of the nearest gallery embeddings, nearest first, -1 for none, and their similarities."""
 
 
-def count_in_neighbours(task: Task, wanted: NDArray[np.intp], k: int, searcher: Searcher) -> Iterator[Counts]:
+@runtime_checkable
+class RowSearcher(Protocol):
+    """A search that is told which queries it answers, so that it can leave each out of its own neighbours."""
+
+    def search_rows(self, rows: NDArray[np.intp], k: int, /) -> Any:
+        """Row numbers (q, k) of the gallery embeddings nearest to the queries `rows`, nearest first, -1 for none."""
+
+
+def count_in_neighbours(
+    task: Task, wanted: NDArray[np.intp], k: int, searcher: Searcher | RowSearcher
+) -> Iterator[Counts]:
     """before(q, p) for the positives among the max(k, R) nearest neighbours that the searcher returns."""
     relevant = task.relevant
     wanted = wanted[
@@ -39,7 +49,10 @@ def count_in_neighbours(task: Task, wanted: NDArray[np.intp], k: int, searcher: 
         rows = rows[relevant[rows] <= 2 * deepest]
         start += len(rows)
         depth = min(max(k, int(relevant[rows].max())) + int(task.shared), len(task.gallery))
-        ids = np.asarray(searcher.search(task.queries.unit(rows, np.float32), depth)[0])
+        if isinstance(searcher, RowSearcher):
+            ids = np.asarray(searcher.search_rows(rows, depth))
+        else:
+            ids = np.asarray(searcher.search(task.queries.unit(rows, np.float32), depth)[0])
         if ids.shape[0] != len(rows) or ids.dtype.kind not in "iu" or ids.max() >= len(task.gallery):
             raise InvalidInput(
                 f"searcher: expected {len(rows)} lists with row numbers of the {len(task.gallery)} gallery "

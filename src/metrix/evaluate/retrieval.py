@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
-from metrix.evaluate.approximate import Searcher, count_in_neighbours
+from metrix.evaluate.approximate import RowSearcher, Searcher, count_in_neighbours
 from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, numpy_generator
 from metrix.evaluate.metrics import Metric, retrieval_metrics
 from metrix.evaluate.ranks import Counts, Task, count_negatives_before
@@ -185,7 +185,7 @@ def retrieval(
     resamples: int = 1000,
     confidence: float = 0.95,
     generator: torch.Generator | None = None,
-    searcher: Searcher | None = None,
+    searcher: Searcher | RowSearcher | None = None,
     loss_sample: int = 1000,
 ) -> Retrieval:
     """Recall@K, Precision@K, mAP@K, MAP@R, R-precision and mAP, with intervals, per query and per class.

@@ -15,7 +15,6 @@ from torch import Tensor
 from metrix.data import Broken, ImageError, glyphs, load_image
 from metrix.data.cache import SHORT_SIDE
 from metrix.data.survey import map_in_order
-from metrix.data.transforms import BatchTransform
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Fingerprint
 from metrix.train.batches import build_views
@@ -50,10 +49,7 @@ class ImageEncoder:
         Raises:
             ImageError: it cannot be decoded.
         """
-        pixels = self._pixels(image)
-        if isinstance(self._view, BatchTransform):
-            return self._view.batch([pixels], np.zeros(1, dtype=np.uint64))[0]
-        found: Tensor = self._view(pixels)
+        found: Tensor = self._view(self._pixels(image))
         return found
 
     def _pixels(self, image: Any) -> Tensor:

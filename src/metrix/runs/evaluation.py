@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metrix import evaluate
 from metrix.errors import InvalidInput
-from metrix.evaluate import Clustering, Retrieval
+from metrix.evaluate import Clustering, Comparison, Retrieval
 from metrix.runs.embedding_files import read_embeddings, read_labels
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
@@ -48,6 +48,7 @@ class Evaluation:
     about: dict[str, Any]
     retrieval: Retrieval
     clustering: Clustering | None
+    refinement: Comparison | None = None  # of the refined search to the plain one, query by query
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -56,6 +57,7 @@ class Evaluation:
             **self.about,
             "retrieval": self.retrieval.to_dict(),
             "clustering": None if self.clustering is None else self.clustering.to_dict(),
+            **({} if self.refinement is None else {"refinement": self.refinement.to_dict()}),
         }
 
     def write_per_class(self, path: Path) -> None:
@@ -121,6 +123,8 @@ def evaluate_examples(
     resamples: int = 1000,
     approximate: bool = False,
     clustered: bool | None = None,
+    expand: int = 0,
+    rerank: int = 0,
 ) -> Evaluation:
     """Measure retrieval and clustering.
 
@@ -130,6 +134,8 @@ def evaluate_examples(
         resamples: bootstrap resamples of the queries, for confidence intervals
         approximate: search an approximate index instead of all of the gallery
         clustered: whether to measure clustering; None does unless there are very many examples and classes
+        expand: search again with each query expanded by so many neighbours (αQE); 0 for none
+        rerank: re-rank so many neighbours of each query by k-reciprocal sets; 0 for none
     """
     about = dict(examples.about or {})
     chosen = ks or KS_LARGE.get(about.get("layout", ""), KS)
@@ -147,13 +153,50 @@ def evaluate_examples(
         resamples=resamples,
         searcher=searcher,
     )
+    refinement = None
+    if expand or rerank:
+        if approximate:
+            raise InvalidInput("--approximate: expected a plain search, got --expand or --rerank; give one of them")
+        plain, retrieval = retrieval, _measure_refined(examples, chosen, resamples, expand, rerank)
+        refinement = evaluate.compare(plain, retrieval, resamples=max(resamples, 1))
+        about |= {"expand": expand, "rerank": rerank}
     vectors, labels = examples.everything
     classes = len(np.unique(labels))
     about |= {"images": len(vectors), "classes": classes, "dim": int(vectors.shape[1])}
     if clustered is None:
         clustered = len(vectors) * classes <= CLUSTERED_AT_MOST
     found = evaluate.clustering(vectors, labels) if clustered else None
-    return Evaluation(about, retrieval, found)
+    return Evaluation(about, retrieval, found, refinement)
+
+
+class _RefinedSearch:
+    """A search with query expansion and re-ranking, in which no query takes part in its own refinement."""
+
+    def __init__(self, examples: Examples, expand: int, rerank: int) -> None:
+        from metrix.search import Index
+
+        self.queries, self.shared, self.expand, self.rerank = examples.vectors, examples.gallery is None, expand, rerank
+        self.index = Index.build(examples.vectors if examples.gallery is None else examples.gallery)
+
+    def search_rows(self, rows: NDArray[np.intp], k: int, /) -> NDArray[np.int64]:
+        """The neighbours of some queries."""
+        exclude = rows.tolist() if self.shared else None
+        found = self.index.search(self.queries[rows], k, exclude=exclude, expand=self.expand, rerank=self.rerank)
+        return found.ids
+
+
+def _measure_refined(examples: Examples, ks: tuple[int, ...], resamples: int, expand: int, rerank: int) -> Retrieval:
+    found = evaluate.retrieval(
+        examples.vectors,
+        examples.labels,
+        ks,
+        examples.gallery,
+        examples.gallery_labels,
+        resamples=resamples,
+        searcher=_RefinedSearch(examples, expand, rerank),
+        loss_sample=1,
+    )
+    return replace(found, search_loss=None, loss_sample=0)  # it is compared with the plain search on all queries
 
 
 def write_evaluation(model: TrainedModel, result: Evaluation, own_test: bool) -> Path:

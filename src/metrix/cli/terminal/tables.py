@@ -57,6 +57,27 @@ def _describe(result: Evaluation) -> list[str]:
     return lines
 
 
+def build_refinement_table(result: Evaluation) -> Table:
+    """Build a table of what query expansion or re-ranking changes, measure by measure."""
+    assert result.refinement is not None
+    about = result.about
+    steps = [f"query expansion by {about['expand']}"] if about["expand"] else []
+    steps += [f"re-ranking of {about['rerank']}"] if about["rerank"] else []
+    table = Table(
+        title=f"Effect of {' and '.join(steps)}, in points",
+        caption=f"with {100 * result.refinement.confidence:g} % intervals of a paired bootstrap over the queries",
+        caption_justify="left",
+    )
+    for name in ("measure", "plain", "refined", "difference", "interval"):
+        table.add_column(name, justify="left" if name == "measure" else "right")
+    for name in sort_keys(result.refinement.differences):
+        d = result.refinement[name]
+        interval = f"{100 * d.low:+.2f} to {100 * d.high:+.2f}"
+        values = (f"{100 * d.a:.2f}", f"{100 * d.b:.2f}", f"{100 * d.difference:+.2f}")
+        table.add_row(metric_name(name), *values, interval)
+    return table
+
+
 def build_comparison_tables(result: RunComparison) -> list[Table]:
     """Build the tables of a comparison: settings that differ, measures of each run, differences to the first."""
     tables = []

@@ -198,10 +198,10 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A picture that a search found; `right` if it is of the query's class."""
+    """A picture that a search found; `right` if it is of the query's class, None if that is unknown."""
 
     picture: Picture
-    right: bool
+    right: bool | None
     similarity: float
 
 
@@ -228,7 +228,7 @@ class Gallery:
         for n, query in enumerate(self.queries, 1):
             for searcher, hits in query.found.items():
                 for rank, hit in enumerate(hits, 1):
-                    right = "yes" if hit.right else "no"
+                    right = "" if hit.right is None else "yes" if hit.right else "no"
                     found = [hit.picture.label, right, round(hit.similarity, 6)]
                     lines.append([n, query.picture.label, searcher, rank, *found])
         return lines

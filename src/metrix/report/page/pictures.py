@@ -71,8 +71,10 @@ def draw_gallery(gallery: Gallery) -> Figure:
             if several:
                 axes.text(0.55, y, shorten_for_figure(name, 16), rotation=90, ha="center", va="center", fontsize=5.5)
             for x, hit in enumerate(query.found[name], 1):
-                colour, dashes, sign = (RIGHT, "-", "✓") if hit.right else (WRONG, "--", "✗")
-                text = f"{sign} {shorten_for_figure(hit.picture.label, 16)}"
+                colour, dashes, sign = (RIGHT, "-", "✓ ") if hit.right else (WRONG, "--", "✗ ")
+                if hit.right is None:
+                    colour, dashes, sign = INK, "-", ""
+                text = f"{sign}{shorten_for_figure(hit.picture.label, 16)}"
                 _draw_picture(axes, hit.picture, x + 0.15, y, colour, dashes, text)
     return figure
 

@@ -1,0 +1,131 @@
+"""`metrix index`: build an index of images to search, or change one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metrix.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from metrix.runs.indexing import Indexed
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    app.command("index", rich_help_panel="Use")(index)
+
+
+def index(
+    run: Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH]...",
+            help="folders, images, manifests (.csv, .parquet) or lists of paths (.txt); or glyphs, glyphs-mini",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="folder of the index; PATH.index by default")
+    ] = None,
+    store: Annotated[
+        str, typer.Option(help="faiss, milvus:PATH (embedded) or milvus:http://HOST:PORT (a server)")
+    ] = "faiss",
+    kind: Annotated[str, typer.Option(help="exact, or approximate: hnsw, ivf")] = "exact",
+    root: Annotated[
+        Path | None, typer.Option(help="folder that ids are relative to; by default the smallest with all images")
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="add the images to the index")] = False,
+    update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
+    delete: Annotated[list[str] | None, typer.Option("--delete", metavar="ID", help="remove this item")] = None,
+    merge: Annotated[Path | None, typer.Option(metavar="INDEX", help="add the items of another index")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+) -> None:
+    """Embed images with a run's model and build an index of them, for metrix search.
+
+    Images that cannot be read are skipped and counted. An interrupted build resumes when it is started again, and an
+    index that is replaced or changed stays in use until its successor is complete.
+    """
+    import json
+
+    from rich.console import Console
+
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.search_tables import build_index_table
+    from metrix.runs.indexing import describe_skipped
+    from metrix.search import SUGGEST_PAST
+
+    chosen = [
+        name
+        for name, value in {"--add": add, "--update": update, "--delete": delete, "--merge": merge}.items()
+        if value
+    ]
+    if len(chosen) > 1:
+        raise InvalidInput(f"expected one of --add, --update, --delete and --merge, got {' and '.join(chosen)}")
+    target = output or _default_output(images)
+    with show_progress(json_output) as report:
+        if delete or merge is not None:
+            done = _change(target, delete, merge, run)
+        else:
+            done = _embed(run, images, target, report, store=store, kind=kind, root=root, add=add, update=update)
+    manifest = done.index.manifest
+    if json_output:
+        skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
+        content = {"index": str(target), **manifest.model_dump(), "embedded": done.images, "skipped_images": skipped}
+        typer.echo(json.dumps(content))
+        return
+    Console().print(build_index_table(target, done.index, done.images))
+    errors = Console(stderr=True, soft_wrap=True)
+    if done.skipped:
+        errors.print(describe_skipped(done.skipped), markup=False, highlight=False)
+    if manifest.kind == "exact" and manifest.count > SUGGEST_PAST:
+        errors.print("exact search compares every image; --kind hnsw or ivf is faster and states its recall")
+    errors.print(f"search it: [cyan]metrix search {target} QUERY.jpg[/]", highlight=False)
+
+
+def _default_output(images: list[str] | None) -> Path:
+    if not images:
+        raise InvalidInput("index: expected -o INDEX, or images to index, got neither")
+    return Path(Path(images[0]).resolve().stem + ".index")
+
+
+def _embed(
+    run: Path | None,
+    images: list[str] | None,
+    target: Path,
+    report: Any,
+    *,
+    store: str,
+    kind: str,
+    root: Path | None,
+    add: bool,
+    update: bool,
+) -> Indexed:
+    from metrix.runs.indexing import add_images, index_images
+    from metrix.runs.trained_model import open_run
+
+    if run is None or not images:
+        raise InvalidInput("index: expected a RUN and images to embed with it: metrix index RUN PATH -o INDEX")
+    model = open_run(run, report)
+    if not add and not update:
+        return index_images(model, images, target, kind=kind, store=store, root=root)
+    if store != "faiss" or kind != "exact" or root is not None:
+        raise InvalidInput("--store, --kind and --root: expected when an index is built, got one that is changed")
+    return add_images(model, images, target, replace=update)
+
+
+def _change(target: Path, delete: list[str] | None, merge: Path | None, run: Path | None) -> Indexed:
+    from metrix.runs.indexing import Indexed
+    from metrix.search import Index
+
+    if run is not None:
+        raise InvalidInput(f"--delete and --merge: expected no RUN or images, got {run}; give the index with -o INDEX")
+    found = Index.open(target)
+    if delete:
+        found.delete(delete)
+    if merge is not None:
+        found.merge(Index.open(merge))
+    return Indexed(found, 0, ())

@@ -1,0 +1,100 @@
+"""Build the tables of `metrix index`, `metrix search` and `metrix threshold`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from metrix.messages import first_few
+from metrix.runs.thresholds import MeasuredThreshold, describe_classes
+from metrix.search import Duplicates, Index, Suspect
+
+MOST = 50  # groups or suspects in a table; --json lists all
+
+
+def build_index_table(path: Path, index: Index, embedded: int) -> Table:
+    """Build a table of what an index holds."""
+    manifest = index.manifest
+    table = Table(title=escape(str(path)), show_header=False)
+    rows: dict[str, object] = {"images": f"{manifest.count:,}"}
+    rows |= {"embedded now": f"{embedded:,}"} if embedded != manifest.count else {}
+    rows |= {"skipped": f"{manifest.skipped:,}"} if manifest.skipped else {}
+    rows |= {"dimension": manifest.dim, "kind": manifest.kind, "store": manifest.engine}
+    if manifest.recall is not None:
+        rows["recall@10 against exact"] = f"{100 * manifest.recall:.2f} %"
+    if manifest.columns:
+        rows["columns"] = first_few([f"{name} ({kind})" for name, kind in manifest.columns.items()], 10)
+    if manifest.threshold is not None:
+        rows["same thing from"] = f"{manifest.threshold.similarity:.4f}"
+    for name, value in rows.items():
+        table.add_row(name, escape(str(value)))
+    return table
+
+
+def build_answer_table(query: str, hits: Sequence[Mapping[str, Any]], columns: Sequence[str], ranked: bool) -> Table:
+    """Build a table of the neighbours of one query, nearest first."""
+    caption = "in the order of re-ranking" if ranked and hits else "" if hits else "nothing was found"
+    table = Table(title=escape(query), caption=caption or None, caption_justify="left")
+    table.add_column("", justify="right")
+    table.add_column("similarity", justify="right")
+    table.add_column("id", overflow="fold")
+    for name in columns:
+        table.add_column(escape(name), overflow="fold")
+    for rank, hit in enumerate(hits, 1):
+        cells = ["" if hit.get(name) is None else escape(str(hit[name])) for name in columns]
+        table.add_row(str(rank), f"{hit['similarity']:.4f}", escape(str(hit["id"])), *cells)
+    return table
+
+
+def build_duplicates_table(groups: Sequence[Duplicates], threshold: float) -> Table:
+    """Build a table of groups of near-identical images."""
+    images = sum(len(group.ids) for group in groups)
+    title = f"{len(groups):,} groups of {images:,} near-identical images, similarity from {threshold:.4f}"
+    table = Table(title=title, caption=_more(groups), caption_justify="left")
+    table.add_column("images", justify="right")
+    table.add_column("least similar", justify="right")
+    table.add_column("ids", overflow="fold")
+    for group in groups[:MOST]:
+        ids = escape(first_few(group.ids))
+        table.add_row(str(len(group.ids)), f"{group.similarity:.4f}", ids)
+    return table
+
+
+def build_suspects_table(suspects: Sequence[Suspect], k: int) -> Table:
+    """Build a table of images whose label their neighbours contradict."""
+    title = f"{len(suspects):,} images whose label their {k} nearest contradict"
+    table = Table(title=title, caption=_more(suspects), caption_justify="left")
+    for name in ("id", "label", "neighbours say", "share", "own label's", "nearest of these"):
+        table.add_column(name, justify="right" if name in ("share", "own label's") else "left", overflow="fold")
+    for one in suspects[:MOST]:
+        shares = (f"{100 * one.share:.0f} %", f"{100 * one.own_share:.0f} %")
+        names = [escape(str(value)) for value in (one.id, one.label, one.suggested)]
+        table.add_row(*names, *shares, escape(str(one.nearest)))
+    return table
+
+
+def build_threshold_table(found: MeasuredThreshold) -> Table:
+    """Build a table of a threshold and what it does."""
+    chosen = found.threshold
+    table = Table(title=f"Same thing from similarity {chosen.similarity:.4f}", show_header=False)
+    if found.about["resamples"]:
+        table.add_row("95 % interval", f"{chosen.low:.4f} to {chosen.high:.4f}")
+    table.add_row("precision", f"{100 * chosen.precision:.2f} %")
+    table.add_row("recall", f"{100 * chosen.recall:.2f} %")
+    table.add_row("false-accept rate", f"{100 * chosen.far:.4g} %")
+    return table
+
+
+def describe_threshold(found: MeasuredThreshold) -> str:
+    """What a threshold was chosen for, and on which pairs."""
+    aim = {"precision": "precision of at least", "recall": "recall of at least", "far": "false-accept rate of at most"}
+    chosen = found.threshold
+    return f"for a {aim[chosen.target]} {chosen.wanted:g}, over {describe_classes(found)}"
+
+
+def _more(listed: Sequence[object]) -> str | None:
+    return f"the first {MOST} of {len(listed):,}; --json lists all" if len(listed) > MOST else None

@@ -1,0 +1,74 @@
+"""`metrix threshold`: from which similarity on two images are the same thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metrix.errors import InvalidInput
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb."""
+    app.command("threshold", rich_help_panel="Use")(threshold)
+
+
+def threshold(
+    run: Annotated[Path, typer.Argument(help="folder of a run", show_default=False)],
+    precision: Annotated[
+        float | None, typer.Option(help="of the pairs that are accepted, at least this share is of one class")
+    ] = None,
+    recall: Annotated[
+        float | None, typer.Option(help="of the pairs of one class, at least this share is accepted")
+    ] = None,
+    far: Annotated[
+        float | None, typer.Option(help="of the pairs of two classes, at most this share is accepted")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="measure on this data instead of the run's own")] = None,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="N", help="resamples of classes for the interval; 0 for none")
+    ] = 500,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="folder for the picture; RUN/analysis by default")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+) -> None:
+    """Choose the similarity above which two images count as the same thing, on classes never seen in training.
+
+    All pairs of the run's test images are counted. The result is kept in threshold.json of the run, from where
+    metrix index takes it over; metrix search --same uses it. Precision depends on how many images a class has: choose
+    by --far where the searched collection is very different from the test images.
+    """
+    import json
+
+    from rich.console import Console
+
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.search_tables import build_threshold_table, describe_threshold
+    from metrix.report.figures.threshold import draw_threshold
+    from metrix.report.page.writing import write_figure
+    from metrix.runs.output import make_output_folder
+    from metrix.runs.thresholds import describe_classes, measure_threshold, write_threshold
+    from metrix.runs.trained_model import open_run
+
+    targets = {"precision": precision, "recall": recall, "far": far}
+    given = {name: value for name, value in targets.items() if value is not None}
+    if len(given) != 1:
+        flags = [f"--{name}" for name in given]
+        raise InvalidInput(f"expected one of --precision, --recall and --far, got {' and '.join(flags) or 'none'}")
+    ((target, wanted),) = given.items()
+    with show_progress(json_output) as report:
+        model = open_run(run, report)
+        found = measure_threshold(model, target, wanted, data=data, resamples=bootstrap)
+    written = [write_threshold(model, found)]
+    folder = make_output_folder(run, output)
+    written += write_figure(draw_threshold(found.pairs, found.threshold, describe_classes(found)), folder)
+    if json_output:
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    Console().print(build_threshold_table(found))
+    Console(soft_wrap=True).print(describe_threshold(found), markup=False, highlight=False)
+    for path in written:
+        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)

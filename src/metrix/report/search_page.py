@@ -1,0 +1,84 @@
+"""A page of search results: each query with the images that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metrix.data import load_image
+from metrix.errors import MetrixError
+from metrix.messages import count
+from metrix.report.page import Block, Gallery, Hit, Page, Picture, Query, Section, Text
+from metrix.runs.indexing import Queries, read_pixels
+from metrix.search import LABEL, Duplicates, Index, Suspect
+
+MOST = 200  # queries, groups or suspects on a page
+
+
+def compose_search_page(
+    index: Index, queries: Queries, answers: Sequence[Sequence[Mapping[str, Any]]], about: str = ""
+) -> Page:
+    """A gallery of queries and their neighbours; right and wrong where the class of the query is known."""
+    shown = []
+    for n in range(min(len(answers), MOST)):
+        label = _label(index, queries.own[n])
+        picture = _query_picture(index, queries, n, label)
+        hits = [_hit(index, one["id"], one.get(LABEL), label, one["similarity"]) for one in answers[n]]
+        shown.append(Query(picture, {"nearest": hits}))
+    title = f"{len(answers):,} {'query' if len(answers) == 1 else 'queries'} in {count(len(index), 'image')}"
+    return Page("Search", [Section(title, [Gallery(shown, _more(len(answers)), "search")])], about)
+
+
+def compose_duplicates_page(index: Index, groups: Sequence[Duplicates]) -> Page:
+    """A row for each group of near-identical images."""
+    shown = []
+    for group in groups[:MOST]:
+        first, *others = group.ids[:13]
+        hits = [_hit(index, one, None, None, group.similarity) for one in others]
+        shown.append(Query(_picture(index, first, None), {count(len(group.ids), "image"): hits}))
+    blocks: list[Block] = [Gallery(shown, _more(len(groups)), "duplicates")] if shown else [Text("None were found.")]
+    return Page("Duplicates", [Section(count(len(groups), "group"), blocks)])
+
+
+def compose_suspects_page(index: Index, suspects: Sequence[Suspect]) -> Page:
+    """A row for each image whose label its neighbours contradict."""
+    shown = []
+    for one in suspects[:MOST]:
+        hit = _hit(index, one.nearest, one.suggested, None, one.share)
+        shown.append(Query(_picture(index, one.id, f"labelled {one.label}"), {f"neighbours: {one.suggested}": [hit]}))
+    blocks: list[Block] = [Gallery(shown, _more(len(suspects)), "suspects")] if shown else [Text("None were found.")]
+    return Page("Suspects", [Section(count(len(suspects), "image"), blocks)])
+
+
+def _more(number: int) -> str:
+    return f"The first {MOST} of {number:,}." if number > MOST else ""
+
+
+def _label(index: Index, own: Any) -> str | None:
+    if own is None or LABEL not in index.columns:
+        return None
+    label: str | None = index.get([own]).records()[0][LABEL]
+    return label
+
+
+def _hit(index: Index, one: Any, label: str | None, wanted: str | None, similarity: float) -> Hit:
+    right = None if wanted is None or label is None else label == wanted
+    return Hit(_picture(index, one, label), right, similarity)
+
+
+def _picture(index: Index, one: Any, label: str | None) -> Picture:
+    try:
+        pixels = read_pixels(index, str(one))
+    except (MetrixError, ValueError):  # moved since, or an index of vectors alone
+        pixels = np.full((28, 28), 200, dtype=np.uint8)
+    return Picture(pixels, str(one) if label is None else label)
+
+
+def _query_picture(index: Index, queries: Queries, n: int, label: str | None) -> Picture:
+    file = queries.files[n]
+    name = label or queries.names[n].rpartition("/")[2]
+    if file is None or queries.own[n] is not None:
+        return _picture(index, queries.names[n] if queries.own[n] is None else queries.own[n], name)
+    return Picture(np.array(load_image(file, None, 512)), name)

@@ -1,0 +1,136 @@
+"""What a user may name as images: folders, files, manifests, lists; and what is left out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from metrix.errors import DataError, InvalidInput
+from metrix.runs.image_lists import list_images
+from tests.photos import draw_photo, write_photos
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp("lists") / "photos")
+
+
+def test_class_folders_give_labels(photos: Path) -> None:
+    listed = list_images([photos])
+    assert listed.ids[:2] == ("kind 0/0.jpg", "kind 0/1.jpg")
+    assert len(listed) == 18
+    assert listed.columns["label"].to_pylist() == [f"kind {c}" for c in range(3) for _ in range(6)]
+    assert listed.root == photos.resolve()
+
+
+def test_images_beside_the_folders_have_no_labels(tmp_path: Path) -> None:
+    folder = write_photos(tmp_path / "p", 2, 2)
+    draw_photo(5, 0).save(folder / "loose.png")
+    (folder / ".hidden.png").write_bytes(b"")
+    (folder / "notes.txt").write_text("")
+    (folder / ".cache").mkdir()
+    draw_photo(5, 0).save(folder / ".cache" / "x.png")
+    listed = list_images([folder])
+    assert listed.columns == {}
+    assert set(listed.ids) == {"loose.png", *(f"kind {c}/{n}.jpg" for c in range(2) for n in range(2))}
+
+
+def test_folders_of_parts_are_no_classes(tmp_path: Path) -> None:
+    write_photos(tmp_path / "d" / "train", 2, 2)
+    write_photos(tmp_path / "d" / "test", 1, 2)
+    listed = list_images([tmp_path / "d"])
+    assert sorted(set(listed.columns["label"].to_pylist())) == ["kind 0", "kind 1"]
+    assert "train/kind 1/0.jpg" in listed.ids
+
+
+def test_several_places_share_a_root(photos: Path) -> None:
+    listed = list_images([photos / "kind 0" / "1.jpg", photos / "kind 2"])
+    assert listed.root == photos.resolve()
+    assert listed.ids[0] == "kind 0/1.jpg"
+    assert len(listed) == 7
+    again = list_images([photos / "kind 0" / "1.jpg"], root=photos.parent)
+    assert again.ids == ("photos/kind 0/1.jpg",)
+
+
+def test_broken_and_missing_images_are_left_out_and_told(tmp_path: Path) -> None:
+    folder = write_photos(tmp_path / "p", 1, 3)
+    (folder / "kind 0" / "1.jpg").write_bytes(b"not an image")
+    (folder / "kind 0" / "2.jpg").write_bytes((folder / "kind 0" / "2.jpg").read_bytes()[:200])
+    (tmp_path / "list.txt").write_text("p/kind 0/0.jpg\n\n# a comment\np/kind 0/1.jpg\np/kind 0/9.jpg\n")
+    listed = list_images([folder])
+    assert listed.ids == ("kind 0/0.jpg",)
+    assert sorted(one.path for one in listed.skipped) == ["kind 0/1.jpg", "kind 0/2.jpg"]
+    listed = list_images([tmp_path / "list.txt"])
+    assert listed.ids == ("p/kind 0/0.jpg",)
+    assert {one.path: one.reason[:7] for one in listed.skipped} == {
+        "p/kind 0/9.jpg": "there i",
+        "p/kind 0/1.jpg": "not an ",
+    }
+    (folder / "kind 0" / "0.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match="none that can be read"):
+        list_images([folder])
+
+
+def test_a_manifest_gives_columns_and_crops(photos: Path) -> None:
+    (photos / "m.csv").write_text(
+        "path,label,price,note,x_1,y_1,x_2,y_2\n"
+        "kind 0/0.jpg,one,1.5,,,,,\n"
+        "kind 0/0.jpg,two,2,a,0,0,20,20\n"
+        "kind 1/0.jpg,,,b,,,,\n"
+    )
+    listed = list_images([photos / "m.csv"])
+    assert listed.ids == ("kind 0/0.jpg", "kind 0/0.jpg#0,0,20,20", "kind 1/0.jpg")
+    assert listed.columns["label"].to_pylist() == ["one", "two", None]
+    assert listed.columns["price"].to_pylist() == [1.5, 2.0, None]
+    assert listed.part.image(1).shape == (3, 20, 20)
+    assert listed.part.image(0).shape == (3, 48, 48)
+    pq.write_table(pa.table({"path": ["kind 0/0.jpg"], "stock": [3]}), photos / "m.parquet")
+    listed = list_images([photos / "m.parquet"])
+    assert listed.columns["stock"].to_pylist() == [3]
+    assert "label" not in listed.columns
+
+
+def test_a_sign_of_a_crop_in_a_name_is_no_crop(tmp_path: Path) -> None:
+    draw_photo(0, 0).save(tmp_path / "a#1.png")
+    listed = list_images([tmp_path])
+    assert listed.ids == ("a#1.png",)
+    assert listed.part.image(0).shape == (3, 48, 48)
+
+
+def test_embedded_data() -> None:
+    listed = list_images(["glyphs-mini"])
+    assert listed.data == "glyphs-mini"
+    assert listed.root is None
+    assert len(listed) == len(set(listed.ids)) == 1464
+
+
+def test_what_cannot_be_listed_is_refused(photos: Path, tmp_path: Path) -> None:
+    (photos.parent / "outside.txt").write_text(f"{tmp_path}/x.png\n")
+    draw_photo(0, 0).save(tmp_path / "x.png")
+    (tmp_path / "photos").mkdir()
+    os.symlink(tmp_path / "x.png", tmp_path / "photos" / "link.png")
+    (tmp_path / "bad.csv").write_text("file,label\na,b\n")
+    (tmp_path / "id.csv").write_text("path,id\na,b\n")
+    (tmp_path / "box.csv").write_text("path,x_1,y_1,x_2,y_2\nx.png,5,5,1,9\n")
+    (tmp_path / "ragged.csv").write_text("path,a\nx.png,1,2,3\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "m.doc").write_text("")
+    for given, root, error, words in (
+        ([tmp_path / "none"], None, DataError, "does not exist"),
+        ([tmp_path / "empty"], None, DataError, "got none"),
+        ([tmp_path / "m.doc"], None, InvalidInput, "another kind"),
+        ([photos.parent / "outside.txt"], photos, InvalidInput, "expected paths below"),
+        ([photos], tmp_path, InvalidInput, "expected paths below"),
+        ([tmp_path / "photos"], None, DataError, "link"),
+        ([tmp_path / "bad.csv"], None, DataError, "column 'path'"),
+        ([tmp_path / "id.csv"], None, DataError, "got id"),
+        ([tmp_path / "box.csv"], None, DataError, "crop box"),
+        ([tmp_path / "ragged.csv"], None, DataError, "cannot be read"),
+        ([photos], tmp_path / "none", InvalidInput, "root: expected a folder"),
+    ):
+        with pytest.raises(error, match=words):
+            list_images(given, root)
