@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "evaluation")
+GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "evaluation", "search")
 
 
 def main() -> int:
@@ -73,6 +73,11 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
             from benchmarks import evaluation
 
             yield "evaluation", lambda: evaluation.run(0.1 if skip_slow else 1.0)
+        elif group == "search":
+            from benchmarks import search
+
+            for part in search.PARTS:
+                yield f"search: {part.__name__.replace('_', ' ')}", part
         else:
             sys.exit(f"unknown group {group!r}; expected one of: {', '.join(GROUPS)}")
 

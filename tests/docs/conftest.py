@@ -20,4 +20,23 @@ def reader_folder(tmp_path_factory: pytest.TempPathFactory, run: Path, other_run
             Image.fromarray(pixels).save(folder / "photos" / f"class{k}" / f"{n}.png")
     for name, trained in (("a", run), ("b", other_run), ("2026-…", run)):
         shutil.copytree(trained, folder / "runs" / name)
+    _index_photos(folder)
     return folder
+
+
+def _index_photos(folder: Path) -> None:
+    """photos.index, shop.csv and shop.index, query.jpg, other/ and query.npy, for the page on search."""
+    from metrix.runs.indexing import index_images
+    from metrix.runs.thresholds import measure_threshold, write_threshold
+    from metrix.runs.trained_model import open_run
+
+    lines = [f"photos/class{k}/{n}.png,class{k},{k + n}" for k in range(8) for n in range(4)]
+    (folder / "shop.csv").write_text("\n".join(["path,label,price", *lines]) + "\n")
+    model = open_run(folder / "runs" / "a")
+    write_threshold(model, measure_threshold(model, "far", 0.001, resamples=10))
+    index_images(model, [folder / "shop.csv"], folder / "shop.index")
+    index = index_images(model, [folder / "photos"], folder / "photos.index").index
+    np.save(folder / "query.npy", index.get(["class0/0.png"]).vectors)
+    (folder / "other").mkdir()
+    for name in ("query.jpg", "other/1.jpg"):
+        Image.open(folder / "photos" / "class0" / "0.png").save(folder / name)

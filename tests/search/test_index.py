@@ -339,6 +339,9 @@ def test_a_reader_sees_one_index_or_the_other(tmp_path: Path) -> None:
     before = index.search(points(1, 2), 3).ids.tolist()
     Index.create(tmp_path / "i", [photos(20, seed=3)])
     assert index.search(points(1, 2), 3).ids.tolist() == before  # its files are still mapped
+    now = index.reopen()
+    assert len(now) == 20
+    assert now.reopen() is now
     stop = time.monotonic() + 1.0
     process = writer(tmp_path / "i", "create", 0.0)
     while process.poll() is None or time.monotonic() < stop:

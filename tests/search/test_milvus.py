@@ -140,6 +140,30 @@ def test_a_rebuilt_index_replaces_its_collection(tmp_path: Path) -> None:
     moved.close()
 
 
+def test_what_a_killed_build_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pymilvus import MilvusClient
+
+    from metrix.search import index as indexes
+
+    store = f"milvus:{tmp_path / 'p.db'}"
+
+    def killed(*_: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(indexes, "_switch", killed)
+        with pytest.raises(SystemExit):
+            Index.create(tmp_path / "i", [photos(20)], store=store)
+    Index.create(tmp_path / "i", [photos(30)], store=store).close()
+    client = MilvusClient(str(tmp_path / "p.db"))
+    assert len(client.list_collections()) == 1
+    client.close()
+    index = Index.open(tmp_path / "i")
+    assert len(index) == 30
+    assert not (tmp_path / "i" / ".pending.json").exists()
+    index.close()
+
+
 def test_numbers_as_ids(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((30, 12))
     faiss, milvus = both(tmp_path, [Items.read(vectors)])

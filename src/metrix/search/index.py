@@ -111,6 +111,10 @@ class Index:
         with _writing(folder):
             before = _manifest_if_sound(folder)
             generation = 1 if before is None else before.generation + 1
+            if engine == "milvus":
+                from metrix.search.milvus_store import drop_pending
+
+                drop_pending(folder, None if before is None else str(before.place.get("collection")))
             place = _write(engine, store, folder, generation, chained(first, lots), kind, settings, count)
             manifest = Manifest(
                 generation=generation,
@@ -141,6 +145,15 @@ class Index:
                 if Manifest.read(folder).generation == manifest.generation:  # not replaced meanwhile
                     raise DataError(f"{folder}: expected {error.filename}, which is missing; build it anew") from error
         raise DataError(f"{folder}: it was replaced over and over while it was opened; try again")
+
+    def reopen(self) -> Index:
+        """The index as its folder has it now: this one, unless another process has changed or replaced it.
+
+        Searches in this one that are under way still end; close it after them.
+        """
+        if self.folder is None or Manifest.read(self.folder) == self.manifest:
+            return self
+        return Index.open(self.folder)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -392,6 +405,10 @@ def _switch(folder: Path, manifest: Manifest, before: Manifest | None) -> None:
     manifest = manifest.model_copy(update=found)
     manifest.write(folder)
     _tidy(folder, manifest, before)
+    if manifest.engine == "milvus":
+        from metrix.search.milvus_store import PENDING
+
+        (folder / PENDING).unlink(missing_ok=True)
 
 
 def _open_store(folder: Path, manifest: Manifest, counted: bool = True) -> Store:

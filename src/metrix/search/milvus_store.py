@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
+from metrix.files import write_json
 from metrix.search.faiss_store import Settings, as_ids
 from metrix.search.filters import Condition, expression
 from metrix.search.items import COLUMN_KINDS, Items, chained, in_batches, same_columns, take
@@ -29,6 +30,7 @@ PREFIX = "milvus:"
 MOST = 16_384  # the largest k, and rows of a query, that Milvus answers
 BATCH_BYTES = 16 << 20  # of vectors sent at a time; a server refuses messages past 64 MB
 TEXT_LENGTH = 65_535
+PENDING = ".pending.json"  # the collection that is being filled
 INDEX_TYPES = {"exact": "FLAT", "hnsw": "HNSW", "ivf": "IVF_FLAT"}
 
 
@@ -221,6 +223,7 @@ def write_collection(
     if parameters and "://" not in uri:
         parameters["params"] = json.dumps(parameters)  # milvus-lite reads them only there, a server one by one
     client = _connect(uri, folder)
+    write_json(folder / PENDING, place)
     try:
         with _explained(uri):
             schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -245,6 +248,20 @@ def write_collection(
         with contextlib.suppress(Exception):
             client.close()
     return place
+
+
+def drop_pending(folder: Path, current: str | None) -> None:
+    """Remove the collection that a killed build left behind, if `current`, the one in use, is another."""
+    path = folder / PENDING
+    if not path.is_file():
+        return
+    try:
+        place = json.loads(path.read_bytes())
+        if place["collection"] != current:
+            drop_collection(folder, place)
+    except (ValueError, KeyError, TypeError, DataError):
+        return  # the store is not there now; the note stays for the next time
+    path.unlink(missing_ok=True)
 
 
 def drop_collection(folder: Path, place: Mapping[str, Any]) -> None:
