@@ -33,7 +33,8 @@ def _index_photos(folder: Path) -> None:
     lines = [f"photos/class{k}/{n}.png,class{k},{k + n}" for k in range(8) for n in range(4)]
     (folder / "shop.csv").write_text("\n".join(["path,label,price", *lines]) + "\n")
     model = open_run(folder / "runs" / "a")
-    write_threshold(model, measure_threshold(model, "far", 0.001, resamples=10))
+    path = write_threshold(model, measure_threshold(model, "far", 0.001, resamples=10))
+    shutil.copy(path, folder / "runs" / "2026-…")  # of the same model
     index_images(model, [folder / "shop.csv"], folder / "shop.index")
     index = index_images(model, [folder / "photos"], folder / "photos.index").index
     np.save(folder / "query.npy", index.get(["class0/0.png"]).vectors)
