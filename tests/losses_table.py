@@ -33,6 +33,7 @@ class LossCase:
         roles: Who plays anchor, and who positive and negative: examples both, or proxies one of the two.
         include_positive: Whether positives are in the negative sum too.
         log_of_sums: Whether an anchor without a positive, or without a negative, is undefined.
+        five_at: The literal five functions with their threshold at t, for a loss that has one.
     """
 
     make: Callable[[int, int], nn.Module]
@@ -40,6 +41,7 @@ class LossCase:
     roles: Roles = "pairs"
     include_positive: bool = False
     log_of_sums: bool = False
+    five_at: Callable[[float], tuple[Callable[[Tensor], Tensor], ...]] | None = None
 
     def build(self, num_classes: int, dim: int, seed: int = 0) -> Any:
         """The loss in float64, its proxies the same each time."""
@@ -85,10 +87,18 @@ class LossCase:
         k: int | None = None,
         renormalise: bool = True,
         anchors: int | None = None,
+        threshold: Callable[[float], float] | None = None,
     ) -> Tensor | None:
-        """eq. loss-mixed in loops; f_lam(i, j, λ) is the mixed embedding of two examples."""
+        """eq. loss-mixed in loops; f_lam(i, j, λ) is the mixed embedding of two examples.
+
+        `threshold` gives a mixed example with label y the threshold t(y) in place of the loss's own.
+        """
         assert self.five is not None
-        five = self.five(loss)
+        five: Any = self.five(loss)
+        if threshold is not None:
+            five_at = self.five_at
+            assert five_at is not None
+            five = lambda y: five_at(threshold(y))  # noqa: E731
         if self.roles == "pairs":
             return literal.mixed_pairs(five, f, labels, f_lam, lam, kind, k, self.include_positive, anchors)
         proxies = F.normalize(loss.proxies, dim=1)
@@ -128,16 +138,24 @@ def _literal_learnable(loss: Any) -> tuple[Callable[[Tensor], Tensor], ...]:
 
 
 TABLE: dict[str, LossCase] = {
-    "contrastive": LossCase(lambda c, d: losses.Contrastive(0.2), lambda loss: literal.contrastive(0.2)),
+    "contrastive": LossCase(
+        lambda c, d: losses.Contrastive(0.2),
+        lambda loss: literal.contrastive(0.2),
+        five_at=literal.contrastive_with_threshold,
+    ),
     "contrastive, mean_nonzero": LossCase(lambda c, d: losses.Contrastive(0.2, reduction="mean_nonzero"), None),
     "lifted-structure": LossCase(
         lambda c, d: losses.LiftedStructure(1.0), lambda loss: literal.lifted_structure(1.0), log_of_sums=True
     ),
     "binomial-deviance": LossCase(
-        lambda c, d: losses.BinomialDeviance(18.0, 75.0, 0.77), lambda loss: literal.binomial_deviance(18.0, 75.0, 0.77)
+        lambda c, d: losses.BinomialDeviance(18.0, 75.0, 0.77),
+        lambda loss: literal.binomial_deviance(18.0, 75.0, 0.77),
+        five_at=lambda t: literal.binomial_deviance(18.0, 75.0, t),
     ),
     "multi-similarity": LossCase(
-        lambda c, d: losses.MultiSimilarity(), lambda loss: literal.multi_similarity(18.0, 75.0, 0.77)
+        lambda c, d: losses.MultiSimilarity(),
+        lambda loss: literal.multi_similarity(18.0, 75.0, 0.77),
+        five_at=lambda t: literal.multi_similarity(18.0, 75.0, t),
     ),
     "nca": LossCase(lambda c, d: losses.NCA(), lambda loss: literal.nca(), log_of_sums=True),
     "nca, include_positive": LossCase(
@@ -148,7 +166,16 @@ TABLE: dict[str, LossCase] = {
     ),
     "generic": LossCase(_learnable, _literal_learnable),
     "proxy-anchor": LossCase(
-        losses.ProxyAnchor, lambda loss: literal.multi_similarity(32.0, 32.0, 0.1), roles="proxy anchors"
+        losses.ProxyAnchor,
+        lambda loss: literal.multi_similarity(32.0, 32.0, 0.1),
+        roles="proxy anchors",
+        five_at=lambda t: literal.multi_similarity(32.0, 32.0, t),
+    ),
+    "proxy-anchor, two margins": LossCase(
+        lambda c, d: losses.ProxyAnchor(c, d, negative_margin=-0.1),
+        lambda loss: literal.multi_similarity(32.0, 32.0, 0.1, -0.1),
+        roles="proxy anchors",
+        five_at=lambda t: literal.multi_similarity(32.0, 32.0, t + 0.1, t - 0.1),
     ),
     "proxy-anchor, original": LossCase(losses.ProxyAnchor.original, None, roles="proxy anchors"),
     "proxy-nca": LossCase(losses.ProxyNCA, lambda loss: literal.nca(), roles="proxy candidates", log_of_sums=True),

@@ -31,6 +31,7 @@ def test_printed_settings_are_a_file_of_settings(tmp_path: Path, metrix: Metrix)
         (("--mixup", "input,embed", "--hard-negatives", "3,all"), "hard_negatives", [3, None]),
         (("--pairs", "pos-neg"), "pairs", ["pos-neg"]),
         (("--lam-per", "batch"), "lam_per", "batch"),
+        (("--target", "interpolated"), "target", "interpolated"),
     ],
 )
 def test_flags(flags: tuple[str, ...], key: str, value: object, metrix: Metrix) -> None:

@@ -76,6 +76,8 @@ def test_given_values_are_used() -> None:
         ({"mixup_method": "imix", "hard_negatives": [3]}, "hard_negatives: expected nothing"),
         ({"mixup_method": "imix", "mixup": ["input", "embed"]}, "mixup: expected one type"),
         ({"instance_temperature": 0.2}, "only 'imix' has a loss over instances"),
+        ({"mixup_method": "imix", "target": "interpolated"}, "target: expected 'paper' with mixup_method 'imix'"),
+        ({"loss": "nca", "target": "interpolated"}, "with a threshold .*got NCA, which has none"),
     ],
 )
 def test_what_does_not_fit(values: dict[str, Any], message: str) -> None:

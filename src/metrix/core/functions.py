@@ -37,6 +37,17 @@ class Hinge:
 
 
 @dataclass(frozen=True)
+class Shortfall:
+    """ρ⁺(x) = [m - x]₊, contrastive with positives that are drawn no closer than m."""
+
+    margin: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        return torch.relu(self.margin - x)
+
+
+@dataclass(frozen=True)
 class Exponential:
     """ρ(x) = e^{scale (x - margin)}."""
 

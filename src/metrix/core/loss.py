@@ -40,14 +40,19 @@ class Loss(nn.Module):
     Args:
         row: the five functions.
         reduction: from the terms of anchors to sums and counts, whose quotients add up to the loss.
+
+    Attributes:
+        threshold: the similarity at which positives are told from negatives; None if there is none.
+        threshold_row: the five functions when that threshold is moved for each candidate (`core/target.py`).
     """
 
     anchor_role: Role = "examples"
     candidate_role: Role = "examples"
+    threshold: float | None = None
 
     def __init__(self, row: Row, reduction: Reduction = mean_over_anchors) -> None:
         super().__init__()
-        self.row = row
+        self.row = self.threshold_row = row
         self.reduce = reduction
         for name in ("tau", "sigma_pos", "sigma_neg", "rho_pos", "rho_neg"):
             function = getattr(row, name)

@@ -20,6 +20,7 @@ from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
+from metrix.core.target import InterpolatedTarget, build_target
 from metrix.core.validation import check_not_negative, unit
 from metrix.errors import InvalidInput, check_integer
 
@@ -40,6 +41,10 @@ class Metrix(Objective):
         renormalise: bring mixed embeddings to unit norm (embed mixup).
         generator: of all random choices; None is torch's default one.
         memory_budget: bytes that the activations of mixed examples may take at a time.
+        target: "paper": a mixed example has the threshold (margin) of the loss; "interpolated": one that follows
+            its λ, for losses with a threshold (docs/equations.md).
+        target_pos: p, with the interpolated target: the similarity of positives to an anchor at rest.
+        target_neg: n, the same of negatives.
 
     Embedding mixup needs only embeddings, and stands where a pytorch-metric-learning loss would:
 
@@ -71,6 +76,9 @@ class Metrix(Objective):
         renormalise: bool = True,
         generator: torch.Generator | None = None,
         memory_budget: int = 2**28,
+        target: str = "paper",
+        target_pos: float = InterpolatedTarget.pos,
+        target_neg: float = InterpolatedTarget.neg,
     ) -> None:
         super().__init__()
         self.loss: Loss = generic_form(loss)
@@ -81,6 +89,7 @@ class Metrix(Objective):
         self.strength, self.alpha, self.lam_per = check_not_negative("strength", strength), float(alpha), lam_per
         self.renormalise, self.generator = renormalise, generator
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
+        self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """The loss of embeddings alone, for embedding mixup.
@@ -206,7 +215,10 @@ class Metrix(Objective):
     def extra_repr(self) -> str:
         """The settings."""
         names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        shown = [f"{name}={getattr(self, name)!r}" for name in names]
+        if self.interpolated is not None:
+            shown.append(f"target={self.target!r}, pos={self.interpolated.pos}, neg={self.interpolated.neg}")
+        return ", ".join(shown)
 
     def _sets(self, batch: Batch) -> Sets:
         return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
@@ -241,7 +253,7 @@ class Metrix(Objective):
         per_pair = self.lam_per == "pair"
         generator = self.ranks.own_generator(self.generator) if local and per_pair else self.generator
         factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
-        mixed, left_out = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest)
+        mixed, left_out = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest, self.interpolated)
         return gather.tie(mixed), left_out
 
     def _draw_pairs(self) -> str:
@@ -278,6 +290,9 @@ def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator
         hard_negatives=settings.hard_negatives,
         lam_per=settings.lam_per,
         generator=generator,
+        target=settings.target,
+        target_pos=settings.target_pos,
+        target_neg=settings.target_neg,
     )
 
 

@@ -22,6 +22,7 @@ from metrix.core.loss import Loss
 from metrix.core.mixed_anchors import mixed_anchor_totals
 from metrix.core.pairs import PAIR_KINDS, MixingPairs, PairKind, distinct, mixing_pairs
 from metrix.core.sets import Sets
+from metrix.core.target import InterpolatedTarget, move_threshold
 from metrix.errors import InvalidInput
 
 # Where positives and negatives are proxies, only examples of different classes are mixed.
@@ -45,6 +46,7 @@ def mixed_loss(
     factors: Factors,
     kind: PairKind,
     hardest: int | None = None,
+    target: InterpolatedTarget | None = None,
 ) -> tuple[Tensor, int]:
     """eq. loss-mixed, averaged over the anchors that have a mixing pair.
 
@@ -55,6 +57,7 @@ def mixed_loss(
         factors: λ. It is drawn for the anchors of all processes, so that all have the same.
         kind: of mixing pairs.
         hardest: how many negatives of an anchor are mixed; None: all.
+        target: the threshold of mixed examples by their label; None: that of the loss.
 
     Returns:
         The loss, a scalar, and how many anchors were left out.
@@ -62,24 +65,36 @@ def mixed_loss(
     with torch.autocast(sets.anchors.device.type, enabled=False):
         if loss.candidate_role == "proxies":
             return _mixed_anchors(loss, mixture, sets, factors, kind, hardest)
-        return _mixed_candidates(loss, mixture, sets, factors, kind, hardest)
+        return _mixed_candidates(loss, mixture, sets, factors, kind, hardest, target)
 
 
 def _mixed_candidates(
-    loss: Loss, mixture: Mixture, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
+    loss: Loss,
+    mixture: Mixture,
+    sets: Sets,
+    factors: Factors,
+    kind: PairKind,
+    hardest: int | None,
+    target: InterpolatedTarget | None,
 ) -> tuple[Tensor, int]:
     """Examples as positives and negatives: the anchor is clean, V(a) is what it is compared with."""
     embeddings = sets.candidates
     if kind.with_anchor and loss.anchor_role == "proxies":
         # the anchor lives among the embeddings, so that is where it is mixed, whatever the mixup type
-        normalise = mixture.normalise if isinstance(mixture, Interpolated) else True
-        mixture = Interpolated(embeddings, normalise=normalise)
+        mixture = Interpolated(embeddings, normalise=_is_normalised(mixture))
+    of_mixed = loss
+    if target is not None:
+        of_mixed = move_threshold(loss, target.for_mixture(kind, _is_normalised(mixture)))
     if isinstance(mixture, Interpolated):
-        totals = interpolated_totals(loss, mixture, sets, factors, kind, hardest)
+        totals = interpolated_totals(of_mixed, mixture, sets, factors, kind, hardest)
     else:
-        totals = _embedded_totals(loss, mixture, sets, factors, kind, hardest)
+        totals = _embedded_totals(of_mixed, mixture, sets, factors, kind, hardest)
     totals = _nothing(loss, embeddings) if totals is None else totals
     return loss.conclude(totals, len(sets.anchors), embeddings, ranks=sets.ranks)
+
+
+def _is_normalised(mixture: Mixture) -> bool:
+    return mixture.normalise if isinstance(mixture, Interpolated) else True
 
 
 def _embedded_totals(

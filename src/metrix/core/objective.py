@@ -162,6 +162,18 @@ class MixingSettings(Protocol):
         """One λ for each pair, or for each batch."""
 
     @property
+    def target(self) -> str:
+        """The threshold of a mixed example: `paper` or `interpolated`."""
+
+    @property
+    def target_pos(self) -> float:
+        """p of the interpolated target."""
+
+    @property
+    def target_neg(self) -> float:
+        """n of the interpolated target."""
+
+    @property
     def instance_temperature(self) -> float | None:
         """T of a cross-entropy over instances, if that is the loss of mixed examples."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix.core.functions import Exponential, Hinge, Log, identity
+from metrix.core.functions import Exponential, Hinge, Log, Shortfall, identity
 from metrix.core.generic import Row, Totals, Weights
 from metrix.core.loss import Loss
 from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus
@@ -48,17 +48,6 @@ class Distance:
         # equal vectors: the derivative of the root is infinite, so it is cut off as PML does
         distance = (2.0 - 2.0 * x).clamp_min(torch.finfo(x.dtype).eps).sqrt()
         return torch.relu(self.sign * (distance - self.margin))
-
-
-@dataclass(frozen=True)
-class Shortfall:
-    """ρ(x) = [margin - x]₊."""
-
-    margin: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """ρ(x)."""
-        return torch.relu(self.margin - x)
 
 
 def mean_of_nonzero_terms(row: Row, S: Tensor, w: Weights) -> Totals:

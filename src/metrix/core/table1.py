@@ -16,11 +16,13 @@ A loss has a class here, its name in `__all__` (which makes it one of `metrix.lo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from metrix.core.choices import by_name
-from metrix.core.functions import Exponential, Hinge, Log, Log1p, identity, negated
+from metrix.core.functions import Exponential, Hinge, Log, Log1p, Shortfall, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
 from metrix.core.validation import check_positive
@@ -76,7 +78,9 @@ class Contrastive(Loss):
         if reduction not in reductions:
             raise unknown_choice("reduction", reduction, reductions)
         super().__init__(Row(identity, identity, identity, negated, Hinge(margin)), reductions[reduction])
-        self.margin, self.reduction = margin, reduction
+        self.margin = self.threshold = margin
+        self.threshold_row = replace(self.row, rho_pos=Shortfall(margin))  # -x has no similarity to stop at
+        self.reduction = reduction
 
 
 class LiftedStructure(Loss):
@@ -113,6 +117,7 @@ class BinomialDeviance(Loss):
     def __init__(self, beta: float = 2.0, gamma: float = 50.0, margin: float = 0.5) -> None:
         super().__init__(similarity_row(beta, gamma, margin, margin, weighted=False))
         self.beta, self.gamma, self.margin = beta, gamma, margin
+        self.threshold = margin
 
 
 class MultiSimilarity(Loss):
@@ -132,6 +137,7 @@ class MultiSimilarity(Loss):
     def __init__(self, beta: float = 18.0, gamma: float = 75.0, margin: float = 0.77) -> None:
         super().__init__(similarity_row(beta, gamma, margin, margin, weighted=True))
         self.beta, self.gamma, self.margin = beta, gamma, margin
+        self.threshold = margin
 
 
 class NCA(Loss):
@@ -195,6 +201,7 @@ class ProxyAnchor(ProxyAnchorLoss):
         proxies = nn.init.kaiming_normal_(_proxies(num_classes, dim), mode="fan_out")
         super().__init__(row, proxies, reductions[reduction])
         self.beta, self.gamma, self.margin, self.negative_margin = beta, gamma, margin, negative_margin
+        self.threshold = (margin + negative_margin) / 2
         self.reduction, self.weighted = reduction, weighted
 
     @classmethod

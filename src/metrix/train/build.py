@@ -91,6 +91,11 @@ def check_mixing(mixing: Mixing) -> None:
             raise InvalidInput(f"{key}: expected {expected} with mixup_method {name!r}, got {value}; {why}")
     if name != "metrix" and len(mixing.mixup) > 1:
         raise InvalidInput(f"mixup: expected one type with mixup_method {name!r}, got {mixing.mixup}")
+    if name != "metrix" and mixing.target != "paper":
+        raise InvalidInput(
+            f"target: expected 'paper' with mixup_method {name!r}, got {mixing.target!r}; only 'metrix' has mixed "
+            "examples with a threshold"
+        )
     if name != "imix" and mixing.instance_temperature is not None:
         raise InvalidInput(
             f"instance_temperature: expected nothing with mixup_method {name!r}, got {mixing.instance_temperature}; "
