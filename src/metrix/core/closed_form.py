@@ -133,7 +133,7 @@ def _streamed_totals(
             A = products = rows_of_gram(u, among[rows])
         else:  # most left examples are anchors of the same block
             both, place = torch.unique(torch.cat([among[rows], lefts]), return_inverse=True)
-            A, products = torch.split(rows_of_gram(u, both)[place], [len(rows), len(lefts)])
+            A, products = torch.split(rows_of_gram(u, both).index_select(0, place), [len(rows), len(lefts)])
         lam = rows_of_lam(lefts)
         norm = None
         if mixture.normalise:

@@ -105,7 +105,8 @@ def mixture_of_features(model: SplitModel | None, features: Tensor, options: Mix
         out = max_plus_linear(x, weight, i, j, lam.to(x.dtype), budget)
         if pool == "avg+max":
             average = F.linear(x.mean(1), weight, bias)
-            out = out + torch.lerp(average[j], average[i], lam.to(x.dtype).unsqueeze(1))
+            left, right = average.index_select(0, i), average.index_select(0, j)
+            out = out + torch.lerp(right, left, lam.to(x.dtype).unsqueeze(1))
         elif bias is not None:
             out = out + bias
         return F.normalize(out, dim=1)

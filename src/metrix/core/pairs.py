@@ -114,11 +114,16 @@ class MixingPairs:
             return picked.unsqueeze(1)
         left = self.left.examples
         if left is None:
-            return matrix.unsqueeze(0) if right is None else matrix.T[right].transpose(1, 2)
+            if right is None:
+                return matrix.unsqueeze(0)
+            flat = matrix.index_select(1, right.flatten())
+            return flat.view(len(matrix), *right.shape).transpose(0, 1)
         if right is None:
             flat = matrix.index_select(0, left.flatten())
             return flat.view(*left.shape, matrix.shape[1])
-        return matrix[left[:, :, None], right[:, None, :]]
+        number = left[:, :, None] * matrix.shape[1] + right[:, None, :]
+        # not matrix[left, right]: its backward pass adds up in any order on several threads of the CPU
+        return matrix.reshape(-1).index_select(0, number.flatten()).view(number.shape)
 
     def of_left(self, matrix: Tensor, own: Tensor | None) -> Tensor:
         """What a matrix (anchor, example) says of the left example of each pair: (a, l, 1).

@@ -63,7 +63,7 @@ class Margin(Baseline):
         """Both sums, over the number of terms that are not zero."""
         pairs, D = pairs_of(labels), distances(x)
         beta = at_least_float32(self.beta).to(D.dtype)
-        beta = (beta[labels] if len(beta) > 1 else beta).unsqueeze(1)  # (n, 1) or (1, 1)
+        beta = (beta.index_select(0, labels) if len(beta) > 1 else beta).unsqueeze(1)  # (n, 1) or (1, 1)
         times = self.draws(D.detach(), pairs, x.shape[1])
         pos = torch.relu(D - beta + self.margin) * pairs.positive
         neg = torch.relu(beta - D + self.margin) * times

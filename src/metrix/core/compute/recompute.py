@@ -2,6 +2,8 @@
 
 The memory of a mixed example's activations is measured. Where that of all examples exceeds the budget, they go through
 the network in chunks, whose activations are computed again in the backward pass.
+
+Examples are picked with `index_select`: the backward pass of `x[i]` adds up in any order on several threads of the CPU.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def in_chunks(
 
     def mixed(i: Tensor, j: Tensor, lam: Tensor) -> Tensor:
         with keep_running_statistics(module):
-            return embed(mix(x[i], x[j], lam.to(x.dtype)))
+            return embed(mix(x.index_select(0, i), x.index_select(0, j), lam.to(x.dtype)))
 
     if len(i) == 0:  # a process without anchors of its own
         return mixed(i, j, lam)

@@ -145,7 +145,8 @@ class IMix(Objective):
         j, share = j[i], torch.maximum(share, 1.0 - share)[i]
         if isinstance(mixture, Interpolated):
             u = mixture.vectors
-            V = _normalised(torch.lerp(u[j], u[i], share.unsqueeze(1)), u.detach().square().sum(1).max())
+            mixed = torch.lerp(u.index_select(0, j), u.index_select(0, i), share.unsqueeze(1))
+            V = _normalised(mixed, u.detach().square().sum(1).max())
         else:
             V = mixture.embed(i, j, share).to(x.dtype)
         rows = torch.arange(len(i), device=x.device)

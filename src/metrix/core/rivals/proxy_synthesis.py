@@ -102,7 +102,7 @@ class ProxySynthesis(EmbeddingObjective):
 
 def _extended(S: Tensor, vectors: Tensor, i: Tensor, j: Tensor, lam: Tensor) -> Tensor:
     """Similarities (rows, columns) of unit `vectors` and, below, of their mixtures λ v_i + (1-λ) v_j, renormalised."""
-    products = (vectors[i] * vectors[j]).sum(1)
+    products = (vectors.index_select(0, i) * vectors.index_select(0, j)).sum(1)
     norms = inverse_norms(products, lam).unsqueeze(1)
     mixed = mixed_similarity(S.index_select(0, i), S.index_select(0, j), lam.unsqueeze(1), norms)
     return torch.cat([S, mixed])
