@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,6 +51,33 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file has the name of one that `write_atomically` has not finished.
+
+    >>> is_temporary(Path("run/.config.yaml.0a1b2c3d")), is_temporary(Path("run/config.yaml"))
+    (True, False)
+    """
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def remove_temporaries(folder: Path, older_than: float = 0.0) -> None:
+    """Delete what killed processes left of `write_atomically` in a folder (not below it).
+
+    Args:
+        folder: may be missing.
+        older_than: age in seconds from which on files are deleted; 0 is for folders that no other process writes to.
+    """
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if is_temporary(path) and path.is_file() and time.time() - path.stat().st_mtime >= older_than:
+                path.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -60,18 +89,29 @@ def write_json(path: Path, content: object, indent: int | None = 2) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a file while the block runs; other processes wait at the same lock.
 
     The operating system releases the lock when the process ends, also when it is killed. The (empty) lock file
     stays, and its folder is created if necessary.
 
+    Args:
+        path: the lock file.
+        wait: if another process holds the lock, wait for it; False raises `BlockingIOError` instead.
+
     >>> import tempfile
     >>> with lock(Path(tempfile.mkdtemp()) / "images.lock"):
     ...     pass  # at most one process at a time is here
     """
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
+    held = FileLock(path)
+    try:
+        held.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        raise BlockingIOError(f"another process holds the lock {path}") from None
+    try:
         yield
+    finally:
+        held.release()

@@ -26,6 +26,9 @@ def check_command(
     ],
     unseen: Annotated[float, typer.Option(help="share of a folder's classes kept for testing")] = 0.5,
     split_seed: Annotated[int, typer.Option(min=0, help="seed of the split into seen and unseen classes")] = 0,
+    holdout: Annotated[
+        float, typer.Option(min=0, max=1, help="share of the training classes held out for model selection")
+    ] = 0.1,
     layout: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +58,7 @@ def check_command(
             spec,
             unseen=unseen,
             seed=split_seed,
+            holdout=holdout,
             layout=layout,
             max_bad=max_bad if max_bad < 1 else int(max_bad),
             progress=lambda done, of: bars.update(task, completed=done, total=of),

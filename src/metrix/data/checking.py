@@ -18,8 +18,11 @@ from metrix.data.survey import (
     describe_too_many_broken,
     survey,
 )
+from metrix.data.training_parts import choose_validation, describe_untrainable
 from metrix.errors import DataError
 from metrix.messages import OnProgress, count
+
+HOLDOUT = 0.1  # share of the training classes held out for model selection, unless the user says otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +40,8 @@ class PartSummary:
 class CheckReport:
     """What `check` found out about a dataset.
 
-    `problems` are errors to `data.open`, `notes` are not. `sizes` are (width, height) of the smallest, the median
-    and the largest image by area.
+    `problems` are errors to `data.open` or to training, `notes` are not. `sizes` are (width, height) of the smallest,
+    the median and the largest image by area.
     """
 
     spec: str
@@ -53,7 +56,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether `data.open` would open it."""
+        """Whether a model can be trained on it and measured."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,13 +69,25 @@ def check(
     *,
     unseen: float = 0.5,
     seed: int = 0,
+    holdout: float = HOLDOUT,
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
     max_bad: int | float = MAX_BAD,
     workers: int | None = None,
     progress: OnProgress | None = None,
 ) -> CheckReport:
-    """Report on a dataset; arguments as those of `data.open`, which would raise the problems found here.
+    """Report on a dataset: the parts and the problems that training would find.
+
+    Args:
+        spec: the data, as for `data.open`; so are the arguments that are not explained here.
+        unseen: share of the classes kept for testing.
+        seed: of the split.
+        holdout: share of the training classes held out for model selection, as `metrix train` does.
+        layout: the layout, if it is not recognised.
+        root: folder of a manifest's paths.
+        max_bad: how many images may be broken.
+        workers: threads for decoding.
+        progress: called with (images done, images in all).
 
     >>> report = check("glyphs-mini")
     >>> report.ok, report.parts["test"].classes
@@ -96,11 +111,15 @@ def check(
         sizes = _smallest_median_largest(decoded.sizes)
         problems.append(describe_too_many_broken(catalogue, broken, max_bad))
         problems.append(describe_emptied_classes(catalogue, broken))
+    fingerprint = catalogue.fingerprint()
+    if not catalogue.problems:
+        catalogue = choose_validation(catalogue, holdout, seed, broken)
+        problems += describe_untrainable(catalogue, broken)
     return CheckReport(
         spec=text,
         layout=catalogue.layout,
         root=None if catalogue.root is None else str(catalogue.root),
-        fingerprint=catalogue.fingerprint(),
+        fingerprint=fingerprint,
         parts={name: _summarise(catalogue, name, broken) for name in catalogue.part_names},
         sizes=sizes,
         broken=broken,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -214,6 +215,7 @@ def loader(
         "num_workers": workers,
         "persistent_workers": workers > 0,
         "generator": torch.Generator(),
+        "worker_init_fn": _ignore_signals if workers > 0 else None,
     }
     batches = _Batches(part)
     if sampler is not None:
@@ -235,6 +237,15 @@ class _Batches(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         return self.part.batch(indices)
+
+
+def _ignore_signals(worker: int) -> None:
+    """Leave Ctrl-C and SIGTERM, which a whole process group receives, to the main process.
+
+    A loader process ends when the main process does, or when it is told to through its queue.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _identity(batch: Any) -> Any:

@@ -159,8 +159,8 @@ def describe_too_many_broken(catalogue: Catalogue, broken: Sequence[Broken], max
 def describe_emptied_classes(catalogue: Catalogue, broken: Sequence[Broken]) -> str:
     """The error message about classes whose images are all broken; empty if there are none."""
     left = np.delete(catalogue.labels, [b.position for b in broken])
-    counts = np.bincount(left, minlength=len(catalogue.class_names))
-    lost = [name for name, number in zip(catalogue.class_names, counts.tolist(), strict=True) if number == 0]
+    counts, before = (np.bincount(labels, minlength=len(catalogue.class_names)) for labels in (left, catalogue.labels))
+    lost = [catalogue.class_names[k] for k in np.flatnonzero((counts == 0) & (before > 0)).tolist()]
     return f"every image of these classes is broken: {first_few(lost)}; repair them or remove the class" if lost else ""
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from metrix.errors import InvalidInput
 from metrix.train.config import Config
+from metrix.train.data_place import make_absolute
 from metrix.train.loop import train
-from metrix.train.run_folder import RunFolder, open_run_folder
+from metrix.train.run_folder import RunFolder, is_unstarted, open_run_folder
 from metrix.train.watching import Watcher
 
 
@@ -21,9 +22,13 @@ def train_once(config: Config, path: Path, watcher: Watcher | None = None) -> Ru
     Raises:
         InvalidInput: there is a run with other settings at this path
     """
-    if not path.exists() or not any(path.iterdir()):
+    if is_unstarted(path):
         return train(config, path, watcher=watcher)
     run = open_run_folder(path)
-    if run.config != config:
+    if _with_absolute_path(run.asked_config) != _with_absolute_path(config):
         raise InvalidInput(f"{path} is a run with other settings: give another --output, or remove it")
     return train(resume=path, watcher=watcher)
+
+
+def _with_absolute_path(config: Config) -> Config:
+    return config.with_values({"data": make_absolute(config.data.data)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -15,6 +16,7 @@ from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
 from metrix.data.cache import SHORT_SIDE
 from metrix.data.samplers import BatchSampler
+from metrix.data.training_parts import choose_validation, require_trainable
 from metrix.errors import InvalidInput
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
@@ -33,7 +35,7 @@ def ignore_report(what: str, done: int, of: int) -> None:
 
 
 def open_data(config: Config, report: Report = ignore_report, *, in_memory: bool = True) -> Dataset:
-    """The dataset of a configuration, with validation classes held out if it asks for them.
+    """The dataset of a configuration, with validation classes held out if it asks for them and there are enough.
 
     Args:
         config: the settings of the run
@@ -53,17 +55,14 @@ def open_data(config: Config, report: Report = ignore_report, *, in_memory: bool
         workers=choice.workers or None,
         progress=lambda done, of: report("checking images", done, of),
     )
-    return dataset.hold_out(choice.holdout, choice.split_seed) if choice.holdout > 0 else dataset
+    catalogue = choose_validation(dataset.catalogue, choice.holdout, choice.split_seed, dataset.broken)
+    return dataclasses.replace(dataset, catalogue=catalogue)
 
 
 def select_training_part(config: Config, dataset: Dataset) -> Part:
     """The training images, of `train_classes` classes only if the configuration asks for it."""
+    require_trainable(dataset.catalogue, config.data.data, dataset.broken)
     part, count = dataset.train, config.data.train_classes
-    if part.num_classes < 2:
-        raise InvalidInput(
-            f"{config.data.data}: expected at least 2 classes to train on, got {part.num_classes} "
-            f"(unseen={config.data.unseen}, holdout={config.data.holdout}); lower unseen or holdout, or add classes"
-        )
     if count is None or count == part.num_classes:
         return part
     if count > part.num_classes:
@@ -77,13 +76,29 @@ def select_training_part(config: Config, dataset: Dataset) -> Part:
     return Part(dataset, part.indices[np.isin(catalogue.labels[part.indices], chosen)], chosen)
 
 
+def fit_batch_size(config: Config, part: Part) -> tuple[Config, str]:
+    """The configuration with the batch size that is used, and a sentence if it is not the one asked for.
+
+    A balanced batch has `per_class` images of each class at most once, a random one each image at most once.
+    """
+    train, classes = config.train, part.num_classes
+    if train.sampler == "random":
+        used, why = min(train.batch_size, len(part)), f"there are {len(part)} training images"
+    else:
+        used = min(train.batch_size // train.per_class, classes) * train.per_class
+        few = f"there are {classes} training classes, each with {train.per_class} images in a batch (per_class)"
+        why = few if used == classes * train.per_class else f"it is a multiple of per_class={train.per_class}"
+    if used == train.batch_size or used < 2 * (1 if train.sampler == "random" else train.per_class):
+        return config, ""
+    return config.with_values({"batch_size": used}), f"batch_size is {used} instead of {train.batch_size}: {why}"
+
+
 def build_sampler(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -> RandomSampler | BalancedSampler:
     """The sampler of random or balanced batches; with `share` = (rank, world size), of that process's rows."""
     train = config.train
     rank, world = share
     if train.sampler == "random":
-        size = min(train.batch_size, len(part))
-        return RandomSampler(len(part), size, seed=train.seed, rank=rank, world_size=world)
+        return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed, rank=rank, world_size=world)
     if train.per_class < 2 and LOSSES[config.loss.loss].needs_pairs:
         raise InvalidInput(
             f"per_class: expected at least 2 with loss {config.loss.loss!r}, whose positives are images of the same "

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the current step, with a checkpoint."""
+"""What ends a run after the current step, with a checkpoint: Ctrl-C, SIGTERM, images that can no longer be loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from metrix.errors import MetrixError
+from metrix.errors import DataError, MetrixError
 
 
 class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
@@ -26,6 +26,29 @@ class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
     def exit_code(self) -> int:
         """128 + the signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signum
+
+
+class LoadingFailed(MetrixError):  # noqa: N818 - named after what happened
+    """Images could not be loaded during training; the run can be resumed from its last checkpoint."""
+
+    exit_code = 1
+
+    def __init__(self, reason: str, run: Path) -> None:
+        super().__init__(f"{reason}; resume with --resume {run}")
+
+
+def describe_loading_failure(error: Exception) -> str | None:
+    """What went wrong if an error comes from loading images, here or in a loader process; None if it does not."""
+    text = str(error)
+    if isinstance(error, DataError):
+        return text
+    if isinstance(error, RuntimeError) and text.startswith("Caught ") and "DataLoader worker process" in text:
+        # torch wraps the error of a loader process, whose traceback ends with "module.Class: message"
+        name, _, message = text.strip().splitlines()[-1].partition(": ")
+        return message if name.startswith("metrix.") else None
+    if isinstance(error, RuntimeError) and "DataLoader worker" in text:
+        return "a process that loads images was killed, for which the usual reason is too little memory"
+    return None
 
 
 class StopRequests:

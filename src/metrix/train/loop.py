@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from metrix.data.training_parts import count_answerable
 from metrix.errors import InvalidInput
 from metrix.train import checkpoint, distributed
-from metrix.train.batches import open_data, select_training_part
+from metrix.train.batches import fit_batch_size, open_data, select_training_part
 from metrix.train.config import Config, Training
+from metrix.train.data_place import make_absolute
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
-from metrix.train.interruption import StopRequests, handle_signals
+from metrix.train.interruption import LoadingFailed, StopRequests, describe_loading_failure, handle_signals
 from metrix.train.measuring import score
-from metrix.train.run_folder import RunFolder, new_run_path, open_run_folder
+from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
 from metrix.train.watching import Watcher
 
@@ -62,16 +65,35 @@ def train(
                 watcher.finished(run, run.results)
             return run
     config = config or Config()
+    config = config.with_values({"data": make_absolute(config.data.data)})
     team = distributed.launch(config.train, launch or Launch())
     watcher = watcher if team.first else Watcher()
-    run = RunFolder(Path(team.broadcast(str(resume or folder or new_run_path(config)))))
-    if team.max(resume is None and run.path.exists() and any(run.path.iterdir())):
-        raise InvalidInput(f"{run.path} already exists: choose another folder, or resume it with --resume {run.path}")
     try:
-        with handle_signals(run.path) as requests, report_lost_process(run.path, team):
+        with (
+            _hold_folder(config, folder, resume, team) as run,
+            handle_signals(run.path) as requests,
+            report_lost_process(run.path, team),
+        ):
             return _train(config, run, resume is not None, watcher, requests, team)
     finally:
         watcher.close()
+
+
+@contextmanager
+def _hold_folder(config: Config, folder: Path | None, resume: Path | None, team: Team) -> Iterator[RunFolder]:
+    """The folder of the run, which rank 0 creates or opens, and locks against other runs."""
+    with ExitStack() as stack:
+        path, refusal = "", ""
+        if team.first:
+            try:
+                held = stack.enter_context(hold(resume) if resume is not None else hold_new(folder, config))
+                path = str(held.path)
+            except InvalidInput as error:
+                refusal = str(error)
+        path, refusal = json.loads(team.broadcast(json.dumps([path, refusal])))
+        if refusal:
+            raise InvalidInput(refusal)
+        yield RunFolder(Path(path))
 
 
 def _train(
@@ -82,24 +104,28 @@ def _train(
     with team.one_at_a_time("data"):
         dataset = open_data(config, watcher.preparing)
     part = select_training_part(config, dataset)
+    asked, (config, lowered) = config, fit_batch_size(config, part)
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
-        run.check_resumable(fingerprint)
+        run.check_resumable(config, fingerprint, asked)
     state = prepare(config, dataset, part, team, watcher.preparing)
     if resumed and run.last.exists():
         state.restore(run.last)
     team.wait()
     if team.first:
         if not resumed:  # only now is it certain that the settings go together
-            run.start(config, fingerprint)
-        run.drop_lines_after(state.progress.step)
+            run.start(config, fingerprint, asked)
+        run.drop_lines_after(state.progress.epoch)
 
+    for note in (*dataset.catalogue.notes, *([lowered] if lowered else [])):
+        watcher.note(note)
     loop = _Loop(config.train, run, state, watcher, requests, team)
+    selects = count_answerable(dataset.catalogue, "val", dataset.broken) > 0
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
         while not state.progress.done:
             means = loop.train_epoch()
-            validated = config.data.holdout > 0 and loop.validation_is_due
+            validated = selects and loop.validation_is_due
             if validated:
                 loop.validate(means)
             loop.end_epoch(validated)
@@ -134,7 +160,7 @@ class _Loop:
         state, progress = self.state, self.state.progress
         state.scheme.begin(progress.epoch, progress.batch, state.embed_training_images)
         state.module.train()
-        for images, labels in state.scheme.batches(progress.epoch, progress.batch):
+        for images, labels in self._fetch(state.scheme.batches(progress.epoch, progress.batch)):
             if progress.step >= self.total_steps:
                 break
             self._step(images, labels)
@@ -149,6 +175,18 @@ class _Loop:
         if self.team.first:
             self._log_losses(lr, means)
         return means
+
+    def _fetch(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches; if loading one fails, a checkpoint is written before the error is raised."""
+        try:
+            yield from batches
+        except Exception as error:
+            failure = describe_loading_failure(error)
+            if failure is None:
+                raise
+            if self.team.size == 1:  # with several processes the last checkpoint stays: the others are within a step
+                self._save(self.run.last)
+            raise LoadingFailed(failure, self.run.path) from error
 
     def _step(self, images: Tensor, labels: Tensor) -> None:
         state, progress, settings, fabric = self.state, self.state.progress, self.settings, self.team.fabric
@@ -181,19 +219,19 @@ class _Loop:
         return self.state.progress.done or self.state.progress.epoch % self.settings.validate_every == 0
 
     def validate(self, means: list[float]) -> None:
-        """Measure the held-out classes, and keep the model if it is the best so far."""
+        """Measure the validation classes, and keep the model unless an earlier one was better."""
         progress = self.state.progress
         found = self.state.measure("val")
         better = progress.best is None or score(found) > progress.best
-        if better:
-            progress.best, progress.best_epoch, progress.without_better = score(found), progress.epoch, 0
+        kept = better or score(found) == progress.best
+        progress.without_better = 0 if better else progress.without_better + 1
+        if kept:
+            progress.best, progress.best_epoch = score(found), progress.epoch
             self._save(self.run.best)
-        else:
-            progress.without_better += 1
         if self.team.first:
             self.run.log(step=progress.step, epoch=progress.epoch, val=found)
             self.events.add_scalar("val/recall@1", score(found), progress.step)
-        self.watcher.validated(progress, means, found, better)
+        self.watcher.validated(progress, means, found, kept)
 
     def end_epoch(self, validated: bool) -> None:
         """Stop early if validations no longer improve, write a checkpoint if one is due, obey requests to stop."""
@@ -236,8 +274,10 @@ class _Loop:
             return
         from torch.utils.tensorboard import SummaryWriter
 
-        step = self.state.progress.step
-        with SummaryWriter(str(self.run.path / "tensorboard"), purge_step=step + 1 if step else None) as self.events:
+        folder, progress = self.run.path / "tensorboard", self.state.progress
+        # a checkpoint within an epoch may have been written at its last step, before the events of that step
+        written_again = progress.step + (progress.batch == 0) if folder.exists() else None
+        with SummaryWriter(str(folder), purge_step=written_again) as self.events:
             yield
 
     def _log_losses(self, lr: float, means: list[float]) -> None:

@@ -11,20 +11,27 @@ results.json        measures on the unseen classes, written when the run is fini
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import platform
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
-from metrix.files import write_json, write_text
+from metrix.files import is_temporary, lock, remove_temporaries, write_json, write_text
 from metrix.train import config as configuration
 from metrix.train.config import Config
+from metrix.train.data_place import exists, path_of, replace_path
+
+LOCK = ".lock"  # in the folder of a run while a process trains it
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,26 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        """The configuration of the run."""
-        return configuration.read_config(self.path / "config.yaml")
+        """The configuration of the run; where its data has moved together with the run, the new place of the data."""
+        config = configuration.read_config(self.path / "config.yaml")
+        relative = self._environment().get("data_relative_to_run")
+        if not relative or exists(config.data.data):
+            return config
+        beside = replace_path(config.data.data, os.path.normpath(self.path.absolute() / relative))
+        return config.with_values({"data": beside}) if exists(beside) else config
+
+    @property
+    def asked_config(self) -> Config:
+        """The configuration as it was asked for, before the data limited it (see `start`)."""
+        return self.config.with_values(self._environment().get("asked", {}))
+
+    def _environment(self) -> dict[str, Any]:
+        file = self.path / "environment.json"
+        try:
+            found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        except ValueError as error:
+            raise InvalidInput(f"{file} is damaged: expected JSON; restore it, or start a new run") from error
+        return found if isinstance(found, dict) else {}
 
     @property
     def results(self) -> dict[str, Any] | None:
@@ -60,18 +85,38 @@ class RunFolder:
         found: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.exists() else None
         return found
 
-    def start(self, config: Config, fingerprint: str) -> None:
-        """Write the configuration and the environment of a run that starts."""
+    def start(self, config: Config, fingerprint: str, asked: Config | None = None) -> None:
+        """Write the configuration and the environment of a run that starts.
+
+        Args:
+            config: what is used
+            fingerprint: of the data
+            asked: what was asked for, if the data allowed only a smaller batch; both are stored
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         self.write_text("config.yaml", config.to_yaml())
-        self.write_json("environment.json", {**describe_environment(), "data_fingerprint": fingerprint})
+        self._write_environment(config, fingerprint, asked or config)
 
-    def check_resumable(self, fingerprint: str) -> None:
-        """Raise `InvalidInput` unless the data is what the run began with."""
-        file = self.path / "environment.json"
-        if not file.exists():  # the run ended before it wrote this file
-            self.write_json(file.name, {**describe_environment(), "data_fingerprint": fingerprint})
-        before = json.loads(file.read_text("utf-8"))["data_fingerprint"]
+    def _write_environment(self, config: Config, fingerprint: str, asked: Config) -> None:
+        differing = {} if asked == config else {"batch_size": asked.train.batch_size}
+        about = {**describe_environment(), "data_fingerprint": fingerprint, "asked": differing}
+        if (path := path_of(config.data.data)) is not None:
+            about["data_relative_to_run"] = Path(os.path.relpath(path, self.path.absolute())).as_posix()
+        self.write_json("environment.json", about)
+
+    def check_resumable(self, config: Config, fingerprint: str, asked: Config | None = None) -> None:
+        """Raise `InvalidInput` unless the data is what the run began with; store the configuration if it has changed.
+
+        Args:
+            config: what is used from now on; other than before if the data has moved
+            fingerprint: of the data
+            asked: what was asked for
+        """
+        if not (self.path / "environment.json").exists():  # the run ended before it wrote this file
+            self._write_environment(config, fingerprint, asked or config)
+        before = self._environment().get("data_fingerprint", "")
+        if before == fingerprint and configuration.read_config(self.path / "config.yaml") != config:
+            self.write_text("config.yaml", config.to_yaml())
         if before != fingerprint:
             raise InvalidInput(
                 f"{self.path} was trained on other data: expected fingerprint {before[:12]}, got {fingerprint[:12]}; "
@@ -102,27 +147,135 @@ class RunFolder:
                 continue
         return lines
 
-    def drop_lines_after(self, step: int) -> None:
-        """Remove the lines of metrics.jsonl that a run resumed at `step` writes again."""
-        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
+    def drop_lines_after(self, epoch: int) -> None:
+        """Remove the lines of metrics.jsonl that a run resumed after `epoch` whole epochs writes again."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["epoch"] <= epoch]
         self.write_text("metrics.jsonl", "".join(kept))
 
+    def remove_temporaries(self) -> None:
+        """Delete what a process that was killed while writing a file left of it; the caller holds the run's lock."""
+        for folder in (self.path, self.path / "checkpoints", self.model):
+            remove_temporaries(folder)
 
-def new_run_path(config: Config, parent: Path = Path("runs")) -> Path:
-    """A path for a new run, named after the time, data, loss and mixup; nothing exists there yet."""
+
+def is_unstarted(path: Path) -> bool:
+    """Whether there is nothing at a path, or only what a process left that was killed before its run began."""
+    if not path.exists():
+        return True
+    return path.is_dir() and all(file.name == LOCK or is_temporary(file) for file in path.iterdir())
+
+
+@contextmanager
+def hold_new(path: Path | None, config: Config) -> Iterator[RunFolder]:
+    """The folder of a new run, held by this process until the end of the block.
+
+    Creating the folder is atomic, so that of several processes that ask for one path only one gets it. A folder in
+    which no run began is removed at the end.
+
+    Args:
+        path: the folder; a new one in `runs`, named after the time, data, loss and mixup, if None
+        config: the settings of the run
+
+    Raises:
+        InvalidInput: something is at this path already, or another process holds it
+    """
+    run = RunFolder(_claim(path) if path is not None else _claim_new_name(config))
+    with _lock(run):
+        if not is_unstarted(run.path):
+            raise _taken(run.path)
+        run.remove_temporaries()
+        try:
+            yield run
+            _unlink(run.path / LOCK)
+        finally:
+            if is_unstarted(run.path):
+                run.remove_temporaries()
+                _unlink(run.path / LOCK)
+                run.path.rmdir()
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[RunFolder]:
+    """The folder of a run to resume, held by this process until the end of the block; `InvalidInput` if it is held."""
+    run = open_run_folder(path)
+    with _lock(run):
+        run.remove_temporaries()
+        yield run
+        _unlink(run.path / LOCK)
+
+
+@contextmanager
+def _lock(run: RunFolder) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock(run.path / LOCK, wait=False))
+        except BlockingIOError:
+            raise InvalidInput(
+                f"{run.path} is in use: another process trains this run; wait for it, or choose another folder"
+            ) from None
+        except NotImplementedError:  # a file system without locks
+            pass
+        except OSError as error:
+            raise InvalidInput(f"{run.path} cannot be written: {error.strerror or error}") from error
+        yield
+
+
+def _claim(path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except FileExistsError:
+        if not is_unstarted(path):
+            raise _taken(path) from None
+    except OSError as error:
+        raise InvalidInput(
+            f"the folder {path} cannot be created: {error.strerror or error}; choose another with --output"
+        ) from error
+    return path
+
+
+def _claim_new_name(config: Config, parent: Path = Path("runs")) -> Path:
+    name = name_run(config)
+    for number in itertools.count(1):
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        if path.exists():
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:  # another process was faster
+            continue
+        except OSError as error:
+            raise InvalidInput(
+                f"the folder {path} cannot be created: {error.strerror or error}; choose another with --output"
+            ) from error
+        return path
+    raise AssertionError("unreachable")
+
+
+def _taken(path: Path) -> InvalidInput:
+    return InvalidInput(f"{path} already exists: choose another folder, or resume it with --resume {path}")
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def name_run(config: Config) -> str:
+    """A name for a new run, after the time, data, loss and mixup."""
     data = re.sub(r"\W+", "-", Path(config.data.data.split(":")[-1]).stem).strip("-") or "data"
     mixup = re.sub(r"\W+", "-", config.mixing.describe())
-    name = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{'clean' if mixup == 'none' else mixup}"
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path
+    return f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{'clean' if mixup == 'none' else mixup}"
 
 
 def open_run_folder(path: Path) -> RunFolder:
     """The folder of an existing run, finished or not; `InvalidInput` if there is no run at this path."""
     if not (path / "config.yaml").is_file():
+        if path.is_dir() and any(path.iterdir()) and is_unstarted(path):
+            raise InvalidInput(
+                f"{path} has nothing to resume: its run was killed before it began; start it again with --output {path}"
+            )
         raise InvalidInput(f"{path} is no run: it has no config.yaml; expected a folder that metrix train wrote")
     return RunFolder(path)
 

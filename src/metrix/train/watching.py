@@ -16,6 +16,9 @@ class Watcher:
     def preparing(self, what: str, done: int, of: int) -> None:
         """Preparation, such as checking images: `done` of `of` items."""
 
+    def note(self, text: str) -> None:
+        """Something about the data or the settings that the user should know, before training starts."""
+
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: Progress) -> None:
         """Training starts, or resumes from `progress`; it takes `steps` steps in all."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -47,6 +48,10 @@ class DrawnWatcher(Watcher):
             self.bars.start()
             self.tasks[what] = self.bars.add_task(what, total=of, detail="")
         self.bars.update(self.tasks[what], completed=done, total=of)
+
+    def note(self, text: str) -> None:
+        """Print what the user should know before training starts."""
+        self.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
@@ -129,6 +134,7 @@ class SeriesWatcher:
         self.bars.start()
         self.task = self.bars.add_task("preparing", total=float(of), detail="")
         self.begun = 0
+        self.noted: set[str] = set()  # runs of a series have the same data: its notes are printed once
 
     def run(self, side: str, seed: int) -> Watcher:
         """Return the watcher of the next run."""
@@ -144,6 +150,11 @@ class _OneOfSeries(Watcher):
     def __init__(self, series: SeriesWatcher, name: str) -> None:
         self.series, self.name, self.before = series, name, series.begun - 1
         self.steps, self.began, self.images = 1, time.monotonic(), 0
+
+    def note(self, text: str) -> None:
+        if text not in self.series.noted:
+            self.series.noted.add(text)
+            self.series.bars.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         self.steps, self.began = steps, time.monotonic()

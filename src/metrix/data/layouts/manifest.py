@@ -1,8 +1,10 @@
 """A CSV or Parquet table of images, with OpenMetricLearning's columns.
 
 `label` and `path` are required. `split` (train, validation or test), `is_query` and `is_gallery` assign the parts;
-without `split`, classes are split at random as those of a folder are. `x_1, x_2, y_1, y_2` is a crop box and
-`category` a group of classes. Other columns are ignored, but a name that looks misspelt is an error.
+without `split`, classes are split at random as those of a folder are. `validation` rows are for model selection; in a
+table without `test` rows, as OpenMetricLearning writes them, they are what is measured in the end instead.
+`x_1, x_2, y_1, y_2` is a crop box and `category` a group of classes. Other columns are ignored, but a name that looks
+misspelt is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import csv
 import difflib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ SUFFIXES = (".csv", ".parquet")
 NEEDED = ("label", "path")
 BOX = ("x_1", "y_1", "x_2", "y_2")  # left, upper, right, lower
 OPTIONAL = ("split", "is_query", "is_gallery", "category", *BOX)
-SPLITS = {"train": "train", "validation": "test", "test": "test"}
+SPLITS = {"train": "train", "validation": "val", "val": "val", "test": "test"}
 TRUE, FALSE = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no", "")
 
 
@@ -37,11 +39,17 @@ def read(path: Path, root: Path | None = None) -> Catalogue:
     base = (root or path.parent).resolve()
     table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
     _check_columns(path, list(table))
+    given = {_text(value) for value in table.get("split", [])}
+    without_test = "test" not in given and not given.isdisjoint({"validation", "val"})
+    splits = {**SPLITS, "validation": "test", "val": "test"} if without_test else SPLITS
     rows = [
-        _parse_row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base)
+        _parse_row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base, splits)
         for number, values in enumerate(zip(*table.values(), strict=True), start=1)
     ]
-    return Catalogue.from_rows(NAME, base, rows)
+    notes = (
+        ["no row is of the split test: validation rows are the test part, not for selection"] if without_test else ()
+    )
+    return Catalogue.from_rows(NAME, base, rows, notes=notes)
 
 
 def _read_csv(path: Path) -> dict[str, list[Any]]:
@@ -89,7 +97,7 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
         raise DataError(f"{path} has {', '.join(boxes)} but not {missing}; a crop box needs all four")
 
 
-def _parse_row(where: str, values: dict[str, Any], root: Path) -> ImageRow:
+def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[str, str]) -> ImageRow:
     label, path = _text(values["label"]), _text(values["path"])
     if not label or not path:
         raise DataError(f"{where}: expected a label and a path, got {label!r} and {path!r}")
@@ -98,20 +106,20 @@ def _parse_row(where: str, values: dict[str, Any], root: Path) -> ImageRow:
     return ImageRow(
         Path(path).as_posix(),
         label,
-        _parse_part(where, values),
+        _parse_part(where, values, splits),
         _parse_box(where, values),
         _text(values.get("category")),
     )
 
 
-def _parse_part(where: str, values: dict[str, Any]) -> str:
+def _parse_part(where: str, values: dict[str, Any], splits: Mapping[str, str]) -> str:
     if "split" not in values:
         return UNSPLIT
     given = _text(values["split"])
-    if given not in SPLITS:
-        raise DataError(f"{where}: {unknown_choice('split', given, SPLITS)}")
-    part = SPLITS[given]
-    if part == "train" or ("is_query" not in values and "is_gallery" not in values):
+    if given not in splits:
+        raise DataError(f"{where}: {unknown_choice('split', given, splits)}")
+    part = splits[given]
+    if part in ("train", "val") or ("is_query" not in values and "is_gallery" not in values):
         return part
     query, gallery = (_parse_flag(where, name, values.get(name)) for name in ("is_query", "is_gallery"))
     if not query and not gallery:
