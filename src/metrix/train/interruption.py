@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,9 +47,23 @@ def describe_loading_failure(error: Exception) -> str | None:
         # torch wraps the error of a loader process, whose traceback ends with "module.Class: message"
         name, _, message = text.strip().splitlines()[-1].partition(": ")
         return message if name.startswith("metrix.") else None
-    if isinstance(error, RuntimeError) and "DataLoader worker" in text:
+    lost = isinstance(error, EOFError | ConnectionError | FileNotFoundError)  # its socket or shared memory is gone
+    if lost or (isinstance(error, RuntimeError) and "DataLoader worker" in text):
         return "a process that loads images was killed, for which the usual reason is too little memory"
     return None
+
+
+def notice_dead_loaders_later() -> None:
+    """Let the death of a loader process be noticed when the next batch is fetched, not in the middle of a step.
+
+    torch installs a handler of SIGCHLD with the first loader process, which raises wherever the program happens to be:
+    a checkpoint written there could be of half a step. The loader itself looks whether its processes live, too.
+    """
+    child = getattr(signal, "SIGCHLD", None)  # not on Windows
+    if child is None or threading.current_thread() is not threading.main_thread():
+        return
+    if getattr(signal.getsignal(child), "__module__", "").startswith("torch."):
+        signal.signal(child, signal.SIG_DFL)
 
 
 class StopRequests:

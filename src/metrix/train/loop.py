@@ -20,7 +20,13 @@ from metrix.train.batches import fit_batch_size, open_data, select_training_part
 from metrix.train.config import Config, Training
 from metrix.train.data_place import make_absolute
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
-from metrix.train.interruption import LoadingFailed, StopRequests, describe_loading_failure, handle_signals
+from metrix.train.interruption import (
+    LoadingFailed,
+    StopRequests,
+    describe_loading_failure,
+    handle_signals,
+    notice_dead_loaders_later,
+)
 from metrix.train.measuring import score
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
@@ -179,7 +185,9 @@ class _Loop:
     def _fetch(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches; if loading one fails, a checkpoint is written before the error is raised."""
         try:
-            yield from batches
+            for batch in batches:
+                notice_dead_loaders_later()
+                yield batch
         except Exception as error:
             failure = describe_loading_failure(error)
             if failure is None:
