@@ -63,3 +63,13 @@ def test_items_without_a_label_are_nobodys_suspect() -> None:
         find_suspects(Index.build(x))
     with pytest.raises(InvalidInput, match="cosine"):
         find_duplicates(Index.build(x), 2.0)
+
+
+def test_groups_that_nearest_neighbours_alone_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trios, tight in themselves and near-identical to each other: the first neighbours are all of one trio."""
+    rng = np.random.default_rng(0)
+    x = np.ones((6, 8)) + 1e-4 * rng.standard_normal((6, 8))
+    x[3:, 0] += 0.5
+    monkeypatch.setattr(cleaning, "FIRST_K", 2)
+    (group,) = find_duplicates(Index.build(x), 0.98)
+    assert group.ids == (0, 1, 2, 3, 4, 5)

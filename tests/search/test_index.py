@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from metrix.errors import ChoiceError, DataError, EmbeddingError, InvalidInput, LabelError, ShapeError
 from metrix.evaluate import retrieval
-from metrix.search import Fingerprint, Index, Items, Settings
+from metrix.search import Fingerprint, Index, Items, Manifest, Settings
 from metrix.search import faiss_store as engine
 
 PROBE_ALL = Settings(cells=10, probes=10)
@@ -348,6 +348,20 @@ def test_a_reader_sees_one_index_or_the_other(tmp_path: Path) -> None:
         assert len(Index.open(tmp_path / "i")) in (20, 1000)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
+
+
+def test_an_index_that_is_replaced_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Index.create(tmp_path / "i", [photos(50)]).manifest
+    new = Index.create(tmp_path / "i", [photos(20)]).manifest
+    manifests = [old, new, new]  # as read before and after another process switched
+    monkeypatch.setattr(Manifest, "read", lambda folder: manifests.pop(0))
+    assert len(Index.open(tmp_path / "i")) == 20
+
+
+def test_items_are_got_in_the_order_asked_for() -> None:
+    index = Index.build(points(0, 9), [f"p{i}" for i in range(9)])
+    assert index.get(["p4", "p1", "p4"]).ids.to_pylist() == ["p4", "p1", "p4"]
+    np.testing.assert_array_equal(index.get(["p4", "p1", "p4"]).vectors, index.store.items.vectors[[4, 1, 4]])  # type: ignore[attr-defined]
 
 
 def changed(path: Path, **values: Any) -> None:
