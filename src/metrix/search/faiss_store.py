@@ -35,6 +35,7 @@ GATHER_ROWS = 65_536  # rows of a filtered search copied at a time
 FEW = 20_000  # rows that a filter may keep for exact search to be as fast as the graph
 MEMORY = 4 << 30  # bytes of vectors past which the inverted lists of ivf are built on disk
 HNSW_CONSTRUCTION = 100
+TRAINED_PER_CELL = 40  # vectors for k-means: 39 is the least that faiss recommends, and the time grows with them
 
 
 @dataclass(frozen=True)
@@ -245,9 +246,10 @@ def write_generation(
     if first is None:
         raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
     place: dict[str, Any] = {"vectors": f"vectors-{name}.npy", "items": f"items-{name}.arrow"}
-    _write_items(folder / place["vectors"], folder / place["items"], first, lots)
+    several = _write_items(folder / place["vectors"], folder / place["items"], first, lots)
     items = _open_items(folder, place)
-    require_distinct(items.ids)
+    if several:  # the ids of one lot are distinct already
+        require_distinct(items.ids)
     if kind != "exact":
         import faiss
 
@@ -265,7 +267,8 @@ def write_generation(
     return place
 
 
-def _write_items(vectors: Path, table: Path, first: Items, lots: Iterator[Items]) -> None:
+def _write_items(vectors: Path, table: Path, first: Items, lots: Iterator[Items]) -> bool:
+    """Write the lots one after another; whether there was more than one."""
     shape = (0, first.dim)
     header = {"descr": "<f4", "fortran_order": False}
     count = 0
@@ -287,6 +290,7 @@ def _write_items(vectors: Path, table: Path, first: Items, lots: Iterator[Items]
         file.flush()
         os.fsync(file.fileno())
     _sync(table)
+    return count > len(first)
 
 
 def _sync(path: Path) -> None:
@@ -363,8 +367,8 @@ def _graph(vectors: NDArray[np.float32], kind: str, settings: Settings, on_disk:
 
 
 def _sample(vectors: NDArray[np.float32], cells: int, settings: Settings) -> NDArray[np.float32]:
-    """What the cells are trained on: at most 256 vectors for each, as faiss itself would draw."""
-    wanted = min(len(vectors), 256 * cells, max(cells, settings.memory // (4 * vectors.shape[1])))
+    """What the cells are trained on: some vectors for each, drawn at random."""
+    wanted = min(len(vectors), TRAINED_PER_CELL * cells, max(cells, settings.memory // (4 * vectors.shape[1])))
     if wanted == len(vectors):
         return np.ascontiguousarray(vectors)
     rows = np.sort(np.random.default_rng(settings.seed).choice(len(vectors), wanted, replace=False))

@@ -144,17 +144,20 @@ def read_ids(ids: Any, count: int) -> Any:
         return pa.array(np.arange(count))
     if hasattr(ids, "detach"):
         ids = ids.detach().cpu().numpy()
-    given = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
-    if len(given) != count:
-        raise ShapeError(f"ids: expected one for each of {count} vectors, got {len(given)}")
-    if all(isinstance(one, str) for one in given):
-        if "" in given:
-            raise LabelError("ids: expected text, got an empty id")
-        named = pa.array(given, pa.string())
-    elif all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in given):
-        named = pa.array(np.array(given, dtype=np.int64))
-    else:
+    if not isinstance(ids, pa.Array):
+        ids = list(ids) if not isinstance(ids, pa.ChunkedArray) else ids.combine_chunks()
+    if len(ids) != count:
+        raise ShapeError(f"ids: expected one for each of {count} vectors, got {len(ids)}")
+    try:
+        named = pa.array(ids)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        named = pa.nulls(count)
+    if pa.types.is_integer(named.type):
+        named = named.cast(pa.int64())
+    elif not pa.types.is_string(named.type):
         raise LabelError("ids: expected all integers or all text; a path becomes an id with str(path)")
+    if named.null_count or (pa.types.is_string(named.type) and pc.any(pc.equal(named, "")).as_py()):
+        raise LabelError("ids: expected text or a number for each item, got an empty id")
     require_distinct(named)
     return named
 
@@ -202,4 +205,4 @@ def _kind(kind: Any) -> str:
 
 
 def _no_columns(count: int) -> Any:
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))])
+    return pa.table({"none": pa.nulls(count)}).drop_columns(["none"])
