@@ -29,6 +29,7 @@ from metrix.cli import (
     report,
     reproduce,
     search,
+    serve,
     threshold,
     train,
 )
@@ -84,6 +85,7 @@ for verb in (
     index,
     search,
     threshold,
+    serve,
     reproduce,
 ):
     verb.add_to(app)

@@ -59,7 +59,7 @@ def load_image(path: Path | str, box: Box | None = None, short_side: int | None 
     from PIL import Image
 
     try:
-        with Image.open(path, formats=_formats()) as file:
+        with Image.open(path, formats=readable_formats()) as file:
             if short_side is not None and box is None:
                 # JPEG can be decoded at a half, a quarter or an eighth of its size, which is faster. At least twice
                 # the wanted length is kept, so that the final resize still filters well.
@@ -81,7 +81,7 @@ def image_size(path: Path | str) -> tuple[int, int] | None:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=_formats()) as file:
+        with Image.open(path, formats=readable_formats()) as file:
             width, height = file.size
             return width, height
     except Exception:
@@ -89,7 +89,7 @@ def image_size(path: Path | str) -> tuple[int, int] | None:
 
 
 @functools.cache
-def _formats() -> tuple[str, ...]:
+def readable_formats() -> tuple[str, ...]:
     """The `FORMATS` that the installed Pillow supports."""
     from PIL import Image
 
