@@ -64,6 +64,7 @@ def test_the_folder_holds_weights_and_a_readable_config(tmp_path: Path) -> None:
         "frozen_bn": False,
         "image_size": None,
         "data": {"size": 28, "mean": [0.5], "std": [0.5], "channels": 1, "interpolation": "bilinear"},
+        "view": {"layout": "folder", "short_side": None},
     }
 
 

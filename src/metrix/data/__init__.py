@@ -25,6 +25,7 @@ from metrix.data.transforms import (
     GlyphTransform,
     PhotoTransform,
     inference_transform,
+    still_transform,
     train_transform,
     transforms_for,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "loader",
     "open",
     "read_catalogue",
+    "still_transform",
     "train_transform",
     "transforms_for",
 ]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metrix.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch import Tensor
 
     from metrix.data.catalogue import Box
+
+ImageSource = Union[str, "os.PathLike[str]", IO[bytes], "Image.Image", NDArray[Any]]
 
 # An explicit list, because Pillow would also try formats that run another program (EPS).
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -34,14 +39,14 @@ class ImageError(DataError):
         return type(self), (self.path, self.reason)  # loader processes send it to the main process
 
 
-def load_image(path: Path | str, box: Box | None = None, short_side: int | None = None) -> Image.Image:
+def load_image(path: Any, box: Box | None = None, short_side: int | None = None) -> Image.Image:
     """Read an image file as upright RGB.
 
     The EXIF orientation is applied, transparent pixels become white, 16-bit grey is scaled to 8 bits, and palettes,
     grey, CMYK and other modes are converted.
 
     Args:
-        path: the file.
+        path: the file, or an open one.
         box: (left, upper, right, lower) in pixels of the upright image, to crop it.
         short_side: shrink the image so that its shorter side has this length; a smaller image stays as it is.
 
@@ -74,6 +79,53 @@ def load_image(path: Path | str, box: Box | None = None, short_side: int | None 
     except Exception as error:
         # The decoders of Pillow raise all kinds of exceptions for damaged files.
         raise ImageError(path, _describe(error)) from error
+
+
+def read_pixels(image: ImageSource, *, short_side: int | None = None, grey_size: int | None = None) -> Tensor:
+    """An image as a uint8 tensor, (3, height, width) or, with `grey_size`, (1, grey_size, grey_size).
+
+    Args:
+        image: a path, an open file, an image of Pillow, or an array of uint8: (height, width), or with 1, 3 or 4
+            channels last.
+        short_side: shrink the image so that its shorter side has this length; a smaller image stays as it is.
+        grey_size: make a grey square of this size, as the built-in glyphs are, instead of a colour image.
+
+    Raises:
+        ImageError: if a file is missing or cannot be decoded.
+        DataError: if an array is not an image.
+
+    >>> read_pixels(np.zeros((30, 40), np.uint8)).shape
+    torch.Size([3, 30, 40])
+    """
+    import torch
+    from PIL import Image
+
+    if isinstance(image, np.ndarray):
+        image = _from_array(image)
+    if isinstance(image, Image.Image):
+        upright = _convert_to_rgb(_rotate_upright(image))
+        upright = upright if short_side is None else _shrink(upright, short_side)
+    else:
+        upright = load_image(image, None, short_side)
+    if grey_size is None:
+        return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
+    grey = upright.convert("L")
+    grey = grey if grey.size == (grey_size, grey_size) else grey.resize((grey_size, grey_size))
+    return torch.from_numpy(np.array(grey))[None]
+
+
+def _from_array(array: NDArray[Any]) -> Image.Image:
+    from PIL import Image
+
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    channels = 1 if array.ndim == 2 else array.shape[2] if array.ndim == 3 else 0
+    if array.dtype != np.uint8 or channels not in (1, 3, 4) or 0 in array.shape:
+        raise DataError(
+            "image array: expected uint8 of shape (height, width) or (height, width, 1, 3 or 4), "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    return Image.fromarray(np.ascontiguousarray(array))
 
 
 def image_size(path: Path | str) -> tuple[int, int] | None:

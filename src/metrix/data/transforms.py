@@ -213,6 +213,35 @@ def transforms_for(
     return (train_transform(size, mean=mean, std=std) if augment == "standard" else test), test
 
 
+def still_transform(
+    layout: str,
+    *,
+    size: int = 224,
+    channels: int = 3,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
+) -> Transform:
+    """The transform for testing, with grey images converted for a network that wants colours, and the reverse.
+
+    Args:
+        layout: the `layout` of the catalogue; see `transforms_for`.
+        size: side of the resulting image in pixels.
+        channels: of the resulting image.
+        mean: subtracted from each channel of values in [0, 1].
+        std: divisor of each channel after that.
+
+    >>> still_transform("folder", size=28, channels=1, mean=(0.5,), std=(0.5,))(
+    ...     torch.zeros(3, 40, 50, dtype=torch.uint8)
+    ... ).shape
+    torch.Size([1, 28, 28])
+    """
+    if (1 if layout.startswith("glyphs") else 3) == channels:
+        return transforms_for(layout, size=size, mean=mean, std=std)[1]
+    from torchvision.transforms import v2
+
+    return PhotoTransform(v2.Compose([v2.Grayscale(channels), inference_transform(size).view]), mean, std)
+
+
 def _require_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if value < 1:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from metrix.core.choices import find
+from metrix.data import glyphs
+from metrix.data.images import ImageSource, read_pixels
+from metrix.data.survey import map_in_order
 from metrix.errors import ModelError, check_integer, unknown_choice
+from metrix.messages import OnProgress
 from metrix.model import saving
 from metrix.model.backbones import DataConfig, build_backbone, example_image
 from metrix.model.pooling import POOLS, build_head
+from metrix.model.saving import ImageView
 from metrix.model.stages import run_up_to
 
 FREEZE_ALL = "all"
+ENCODED_AT_ONCE = 256  # images; as many as `metrix embed` takes, because sums depend on the size of a batch
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # the base class of BatchNorm1d/2d/3d, SyncBatchNorm and those of timm
 
 
@@ -80,6 +90,7 @@ class Embedder(nn.Module):
             raise ModelError(f"pool {pool!r} with {backbone!r}, which has no class token; expected one of: {others}")
         self.config = EmbedderConfig(backbone, dim, pool, freeze_to, frozen_bn, image_size)
         self.data_config: DataConfig = built.data_config
+        self.view: ImageView | None = ImageView()
         self.backbone = built.module
         self.head = build_head(pool, built.channels, dim)
         self._stages = built.anatomy.stages
@@ -159,11 +170,13 @@ class Embedder(nn.Module):
             folder: created if it does not exist.
             weights: the whole state dict, if this process holds only a shard of it (FSDP).
         """
-        saving.save(self.state_dict() if weights is None else weights, self.config, self.data_config, Path(folder))
+        saving.save(
+            self.state_dict() if weights is None else weights, self.config, self.data_config, self.view, Path(folder)
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Embedder:
-        """The embedder that `save` wrote to a folder, or that of a run folder; works offline.
+        """The embedder that `save` wrote to a folder, or that of a run folder, in evaluation mode; works offline.
 
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
@@ -173,12 +186,74 @@ class Embedder(nn.Module):
         """
         saved = saving.read(Path(path))
         embedder = cls(**saved.choices)
-        embedder.data_config = saved.data_config
+        embedder.data_config, embedder.view = saved.data_config, saved.view
         try:
             embedder.load_state_dict(saved.tensors)
         except RuntimeError as error:
             raise ModelError(f"{saved.source} does not have the weights that its config describes: {error}") from error
-        return embedder
+        return embedder.eval()
+
+    def encode(
+        self,
+        images: ImageSource | Sequence[ImageSource] | NDArray[Any],
+        *,
+        batch_size: int = ENCODED_AT_ONCE,
+        device: str | torch.device | None = None,
+        progress: OnProgress | None = None,
+    ) -> NDArray[np.float32]:
+        """Unit vectors (n, dim) of images, under the view that the model was tested with.
+
+        They are those of `metrix embed` for the same images in the same order, bit for bit.
+
+        Args:
+            images: paths, images of Pillow, or arrays of uint8 (height, width, channels), in any mixture; or one of
+                them, which gives a single row; or an array (n, height, width, channels).
+            batch_size: images that go through the network at a time.
+            device: where to compute, such as 'cuda'; the model is moved there. By default, where it is.
+            progress: called with (images done, images in all).
+
+        Raises:
+            ImageError: a file is missing or cannot be decoded.
+
+        >>> Embedder("glyphs-cnn", dim=8).encode([np.zeros((28, 28), np.uint8)]).shape
+        (1, 8)
+        """
+        batch_size = check_integer("batch_size", batch_size, least=1)
+        if device is not None:
+            self.to(device)
+        view, where = self._build_view(), next(self.parameters()).device
+        given = _as_list(images)
+        vectors = np.empty((len(given), self.config.dim), np.float32)
+        waiting: list[Tensor] = []
+        trained, done = self.training, 0
+        self.eval()
+        try:
+            with torch.inference_mode():
+                for n, pixels in enumerate(map_in_order(view, given), start=1):
+                    waiting.append(pixels)
+                    if len(waiting) == batch_size or n == len(given):
+                        vectors[done:n] = self(torch.stack(waiting).to(where)).float().cpu().numpy()
+                        waiting, done = [], n
+                        if progress is not None:
+                            progress(done, len(given))
+        finally:
+            self.train(trained)
+        return vectors
+
+    def _build_view(self) -> Callable[[Any], Tensor]:
+        """The function from an image to the input of the network."""
+        from metrix.data.transforms import still_transform
+
+        view, wanted = self.view, self.data_config
+        if view is None:
+            raise ModelError(
+                "the model was saved without its view of images, by an earlier version of metrix; embed with "
+                "metrix embed, or set `view` (metrix.model.ImageView)"
+            )
+        size = self.config.image_size or wanted.size
+        transform = still_transform(view.layout, size=size, channels=wanted.channels, mean=wanted.mean, std=wanted.std)
+        grey = glyphs.SIZE if view.layout in glyphs.NAMES else None
+        return lambda image: transform(read_pixels(image, short_side=view.short_side, grey_size=grey))
 
     def _to_positions(self, x: Tensor) -> Tensor:
         """The output of `forward_features` as maps (n, c, h, w) or as the tokens to pool (n, p, c)."""
@@ -221,3 +296,11 @@ class Embedder(nn.Module):
         for name, tensor in self.backbone.state_dict().items():
             if not name.startswith(trained):
                 yield name, tensor
+
+
+def _as_list(images: Any) -> list[Any]:
+    """Images as a list: a single one becomes a list of one."""
+    if isinstance(images, np.ndarray) and images.ndim == 4:
+        return list(images)
+    single = isinstance(images, str | os.PathLike | np.ndarray) or hasattr(images, "read") or hasattr(images, "convert")
+    return [images] if single else list(images)

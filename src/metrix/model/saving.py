@@ -29,20 +29,40 @@ _HEADER = "metrix_config"
 
 
 @dataclass(frozen=True)
+class ImageView:
+    """How images become the input of a model, besides what its backbone expects.
+
+    layout      of the data that it was trained on: the built-in glyphs have a view of their own
+    short_side  length in pixels to which the shorter side of a photo is shrunk first, as by the image cache of the run
+    """
+
+    layout: str = "folder"
+    short_side: int | None = None
+
+
+@dataclass(frozen=True)
 class SavedModel:
-    """A saved model: the arguments of `Embedder`, the format of its images, and its tensors."""
+    """A saved model: the arguments of `Embedder`, the format and view of its images, and its tensors."""
 
     choices: dict[str, Any]
     data_config: DataConfig
+    view: ImageView | None
     tensors: dict[str, Tensor]
     source: Path
 
 
-def save(tensors: Mapping[str, Tensor], config: EmbedderConfig, data_config: DataConfig, folder: Path) -> None:
+def save(
+    tensors: Mapping[str, Tensor],
+    config: EmbedderConfig,
+    data_config: DataConfig,
+    view: ImageView | None,
+    folder: Path,
+) -> None:
     """Write both files, each atomically."""
     from safetensors.torch import save_file
 
-    text = json.dumps({"format": FORMAT, **asdict(config), "data": asdict(data_config)}, indent=2) + "\n"
+    about = {"format": FORMAT, **asdict(config), "data": asdict(data_config)}
+    text = json.dumps({**about, "view": None if view is None else asdict(view)}, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     # Clones, because safetensors refuses tensors that share memory.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -75,11 +95,11 @@ def read(path: Path) -> SavedModel:
             f"{file} has no config, so it was not written by Embedder.save; to use it as the weights of a "
             "backbone, set weights=FILE (--weights FILE)"
         )
-    choices, data_config = _parse_config(text, file)
-    return SavedModel(choices, data_config, tensors, file)
+    choices, data_config, view = _parse_config(text, file)
+    return SavedModel(choices, data_config, view, tensors, file)
 
 
-def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
+def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig, ImageView | None]:
     from metrix.model.embedder import EmbedderConfig
 
     try:
@@ -87,6 +107,8 @@ def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
         version = content.pop("format")
         data = content.pop("data")
         data_config = DataConfig(**{**data, "mean": tuple(data["mean"]), "std": tuple(data["std"])})
+        view = content.pop("view", None)  # models of 0.1.0 have none
+        view = None if view is None else ImageView(**view)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"the config of {file} cannot be parsed: {error!r}") from error
     known = {field.name for field in fields(EmbedderConfig)}
@@ -95,4 +117,4 @@ def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig]:
             f"the config of {file}: expected format {FORMAT} with the keys {sorted(known)}, got format {version} "
             f"with {sorted(content)}; another version of metrix may be able to read it"
         )
-    return content, data_config
+    return content, data_config, view

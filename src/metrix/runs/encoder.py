@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrix.data import Broken, ImageError, glyphs, load_image
+from metrix.data import Broken, ImageError, glyphs
 from metrix.data.cache import SHORT_SIDE
+from metrix.data.images import read_pixels
 from metrix.data.survey import map_in_order
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Fingerprint
@@ -53,11 +54,7 @@ class ImageEncoder:
         return found
 
     def _pixels(self, image: Any) -> Tensor:
-        if self.grey:
-            size = glyphs.SIZE
-            grey = load_image(image).convert("L")
-            return torch.from_numpy(np.array(grey if grey.size == (size, size) else grey.resize((size, size))))[None]
-        return torch.from_numpy(np.array(load_image(image, None, self._side))).permute(2, 0, 1)
+        return read_pixels(image, grey_size=glyphs.SIZE) if self.grey else read_pixels(image, short_side=self._side)
 
     def embed(self, views: Sequence[Tensor]) -> NDArray[np.float32]:
         """Unit vectors (n, d) of views, in one pass through the network."""

@@ -121,16 +121,16 @@ def build_views(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, A
     """
     size, augment = config.data.image_size or wanted.size, config.data.augment
     grey = layout.startswith("glyphs")
+    test_view = data.still_transform(layout, size=size, channels=wanted.channels, mean=wanted.mean, std=wanted.std)
     if (1 if grey else 3) == wanted.channels:
-        return data.transforms_for(layout, size=size, augment=augment, mean=wanted.mean, std=wanted.std)
+        moving, _ = data.transforms_for(layout, size=size, augment=augment, mean=wanted.mean, std=wanted.std)
+        return moving, test_view
+    if augment != "standard":
+        return test_view, test_view
     from torchvision.transforms import v2
 
-    moving, still = data.train_transform(size, flip=0.0 if grey else 0.5), data.inference_transform(size)
-    train_view, test_view = (
-        data.PhotoTransform(v2.Compose([v2.Grayscale(wanted.channels), part.view]), wanted.mean, wanted.std)
-        for part in (moving if augment == "standard" else still, still)
-    )
-    return train_view, test_view
+    crop = data.train_transform(size, flip=0.0 if grey else 0.5).view
+    return data.PhotoTransform(v2.Compose([v2.Grayscale(wanted.channels), crop]), wanted.mean, wanted.std), test_view
 
 
 def embed_batches(

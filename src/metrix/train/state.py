@@ -14,7 +14,8 @@ from metrix.core.compute.micro_batches import MicroBatched
 from metrix.core.distributed.batch_norm import normalise_globally
 from metrix.core.objective import Objective
 from metrix.data import Dataset, Part
-from metrix.model import Embedder
+from metrix.data.cache import SHORT_SIDE
+from metrix.model import Embedder, ImageView
 from metrix.train import checkpoint
 from metrix.train.batches import ImageBatches, Report, build_batches
 from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
@@ -135,6 +136,7 @@ def prepare(config: Config, dataset: Dataset, part: Part, team: Team, report: Re
     settings = config.train
     torch.manual_seed(settings.seed)
     embedder = build_embedder(config)
+    embedder.view = ImageView(dataset.catalogue.layout, None if config.data.cache == "none" else SHORT_SIDE)
     generator = torch.Generator().manual_seed(settings.seed)
     loss = build_loss(config.loss, part.num_classes, config.model.dim, generator)
     objective = build_objective(config, loss, generator)
