@@ -29,7 +29,8 @@ def train_tiny(folder: Path, **values: Any) -> Path:
     from metrix.train import train
     from metrix.train.presets import preset
 
-    settings = {"data": "glyphs-mini", "mixup": ("embed",), "lam_per": "pair", "max_steps": 20, "pool": "avg", **values}
+    settings = {"data": "glyphs-mini", "mixup": ("embed",), "lam_per": "pair", "max_steps": 20, "pool": "avg"}
+    settings |= {"loss": "contrastive", "reduction": "mean_nonzero", "lr": 3e-3, "strength": 0.4, **values}
     return train(preset("glyphs").with_values(settings), folder).path
 
 

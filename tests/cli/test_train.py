@@ -24,6 +24,14 @@ def test_printed_settings_are_a_file_of_settings(tmp_path: Path, metrix: Metrix)
     assert metrix("train", "--config", tmp_path / "c.yaml", "--print-config").out == printed.out
 
 
+def test_another_loss_drops_the_parameters_of_the_preset(metrix: Metrix) -> None:
+    printed = metrix("train", "--preset", "glyphs", "--loss", "contrastive", "--margin", "0.4", "--print-config")
+    assert printed.code == 0
+    assert printed.err == "metrix: left out of preset glyphs: beta 2.0, gamma 50.0, which multi-similarity has there\n"
+    loss = yaml.safe_load(printed.out)["loss"]
+    assert (loss["margin"], loss["beta"], loss["gamma"]) == (0.4, None, None)
+
+
 @pytest.mark.parametrize(
     ("flags", "key", "value"),
     [

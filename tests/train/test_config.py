@@ -73,7 +73,7 @@ def test_presets_build(name: str) -> None:
     assert torch.isfinite(value)
     if LOSSES[settings.loss.loss].takes_mixup:
         assert isinstance(objective, Metrix)
-        assert objective.strength == 0.4
+        assert objective.strength == (0.8 if name == "glyphs" else 0.4)
     else:
         assert isinstance(objective, Clean)
 
@@ -162,3 +162,19 @@ def test_no_mixup_is_the_clean_loss() -> None:
     settings = Config().with_values({"mixup": []})
     objective = build_objective(settings, build_loss(LossChoice(loss="contrastive"), 3, 4), torch.Generator())
     assert isinstance(objective, Clean)
+
+
+def test_another_loss_has_its_own_parameters() -> None:
+    of_preset = presets.preset("paper/cub/contrastive")
+    assert (of_preset.loss.margin, of_preset.loss.reduction) == (0.5, "mean_nonzero")
+    other = of_preset.with_values({"loss": "multi-similarity", "beta": 2.0})
+    assert (other.loss.margin, other.loss.reduction, other.loss.beta) == (None, None, 2.0)
+    assert of_preset.dropped_by({"loss": "multi-similarity", "margin": 0.3}) == {"reduction": "mean_nonzero"}
+    assert of_preset.with_values({"loss": "contrastive"}).loss == of_preset.loss
+    assert of_preset.dropped_by({"loss": "contrastive"}) == of_preset.dropped_by({"epochs": 3}) == {}
+
+
+def test_precision_for_short() -> None:
+    assert Config().with_values({"precision": "bf16"}).train.precision == "bf16-mixed"
+    with pytest.raises(InvalidInput, match="precision"):
+        Config().with_values({"precision": "bf"})

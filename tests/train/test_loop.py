@@ -160,7 +160,7 @@ def test_the_unseen_classes_are_looked_at_once(small: Config, tmp_path: Path, mo
     dataset = open_data(small, lambda *_: None)
     test, seen = set(dataset.test.class_names), set(select_training_part(small, dataset).class_names)
     *validations, final = embedded
-    assert len(validations) == 2
+    assert len(validations) == 3  # before the first epoch, and after each
     for classes in validations:
         assert classes
         assert not classes & test
@@ -234,3 +234,41 @@ def test_grey_images_train_a_backbone_of_colours(tmp_path):
     }
     run = train(Config().with_values(settings), tmp_path / "run")
     assert 0 < run.results["test"]["recall"]["1"] < 1
+
+
+def test_epoch_0_measures_the_weights_that_training_begins_with(small: Config, tmp_path: Path) -> None:
+    run = train(small.with_values({"lr": 1e-12, "frozen_bn": True}), tmp_path / "run")
+    validations = [line for line in run.metrics() if "val" in line]
+    assert [(line["epoch"], line["step"]) for line in validations] == [(0, 0), (1, 8), (2, 12)]
+    assert validations[0]["val"] == validations[1]["val"]  # at this rate nothing was learned
+    assert run.results is not None
+    assert run.results["best_epoch"] == 1  # the untrained network is shown, not selected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_epoch_0_changes_nothing_of_the_training(
+    workers: int, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small.with_values({"workers": workers})
+    with_it = train(config, tmp_path / "with")
+    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self: None)
+    without = train(config, tmp_path / "without")
+    states = [load_file(run.last) for run in (with_it, without)]
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+def test_a_whitened_head(small: Config, tmp_path: Path) -> None:
+    found: list[float] = []
+
+    class Listener(Watcher):
+        def untrained(self, measures: dict[str, Any]) -> None:
+            found.append(measures["recall"]["1"])
+
+    for start in ("random", "whiten"):
+        train(small.with_values({"head_init": start, "ema": 0.9}), tmp_path / start, watcher=Listener())
+    assert found[1] > found[0]  # the average of weights starts from the whitened head, too
+    resumed = train(resume=tmp_path / "whiten")
+    assert resumed.results is not None
+    with pytest.raises(InvalidInput, match=r"dim: expected at most 95 with head_init='whiten'.*got 200"):
+        train(small.with_values({"head_init": "whiten", "dim": 200}), tmp_path / "wide")
+    assert not (tmp_path / "wide").exists()

@@ -97,4 +97,9 @@ def _choose_settings(data: str | None, preset: str | None, config: Path | None, 
             "--preset and --config were both given; give one, or print the preset with --print-config and edit it"
         )
     base = settings_of(preset) if preset else read_config(config) if config else Config()
+    dropped = base.dropped_by(flags)
+    if dropped:
+        source = f"preset {preset}" if preset else str(config)
+        names = ", ".join(f"{key} {value}" for key, value in dropped.items())
+        typer.echo(f"metrix: left out of {source}: {names}, which {base.loss.loss} has there", err=True)
     return base.with_values({**flags, **({} if data is None else {"data": data})})

@@ -30,7 +30,15 @@ STEPS = 200
 # Few enough classes for two hundred steps to show each of them, and its proxy, often. Learning rates of proxies suit 64
 # dimensions: with the default, 100 times the head's, training is unstable. All of this was chosen by Recall@1 of these
 # very runs, so that everything trains in few steps: it shows that a method works, not which one is best.
-BASE: dict[str, Any] = {"train_classes": 100}
+BASE: dict[str, Any] = {
+    "train_classes": 100,
+    "loss": "contrastive",
+    "reduction": "mean_nonzero",
+    "lr": 3e-3,
+    "mixup": ("embed",),
+    "strength": 0.4,
+    "lam_per": "batch",
+}
 LOSS_SETTINGS: dict[str, dict[str, Any]] = {
     "contrastive": {"reduction": "mean_nonzero"},
     "binomial-deviance": {"gamma": 10.0},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from metrix.errors import InvalidInput, unknown_choice
 
@@ -59,6 +59,10 @@ SchemeName = Annotated[str, _known("scheme")]
 MethodName = Annotated[str, _known("mixup_method")]
 
 
+def _whole_precision(name: object) -> object:
+    return "bf16-mixed" if name == "bf16" else name
+
+
 class ConfigSection(BaseModel):
     """A group of keys; an unknown key is an error."""
 
@@ -89,6 +93,9 @@ class Model(ConfigSection):
     backbone: str = Field("resnet50", description="a timm model, efficientnet_lite0, 1 or 2, or glyphs-cnn")
     dim: int = Field(512, ge=1, description="length of the embedding")
     pool: PoolName = Field("avg+max", description="pooling of the head")
+    head_init: Literal["random", "whiten"] = Field(
+        "random", description="head before training: random, or whitened principal components of the training images"
+    )
     weights: str | None = Field(
         None, description="pretrained, or a file (.safetensors, .pth); random weights by default"
     )
@@ -198,7 +205,9 @@ class Training(ConfigSection):
         ge=1,
         description="divide-and-conquer: last epochs, which train the whole embedding; 5 % of all by default",
     )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="precision of the network")
+    precision: Annotated[Literal["32-true", "bf16-mixed", "16-mixed"], BeforeValidator(_whole_precision)] = Field(
+        "32-true", description="precision of the network, bf16 for short"
+    )
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay of a moving average of weights, which becomes the model; 0 for none"
     )
@@ -222,8 +231,21 @@ class Config(ConfigSection):
         """The whole configuration, defaults included, as YAML."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
+    def dropped_by(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The parameters of this loss that `with_values(values)` leaves out, because it names another loss.
+
+        >>> Config().with_values({"loss": "contrastive", "margin": 0.4}).dropped_by({"loss": "nca", "epochs": 3})
+        {'margin': 0.4}
+        """
+        if values.get("loss", self.loss.loss) == self.loss.loss:
+            return {}
+        given = self.loss.model_dump(exclude={"loss"}, exclude_none=True)
+        return {key: value for key, value in given.items() if key not in values}
+
     def with_values(self, values: dict[str, Any]) -> Config:
         """A copy with other values for some keys, which are named without their section.
+
+        Another loss or mixing method starts from its own defaults: see `dropped_by`.
 
         >>> Config().with_values({"epochs": 3}).train.epochs
         3
@@ -231,6 +253,8 @@ class Config(ConfigSection):
         nested: dict[str, Any] = self.model_dump(mode="json")
         if values.get("mixup_method", self.mixing.mixup_method) != self.mixing.mixup_method:
             nested["mixing"] = {}  # settings of one method do not carry over to another
+        if values.get("loss", self.loss.loss) != self.loss.loss:
+            nested["loss"] = {}  # nor do the parameters of one loss
         for key, value in values.items():
             section = sections().get(key)
             if section is None:

@@ -109,6 +109,13 @@ class Team:
         values: Tensor = self.fabric.all_reduce(torch.tensor(numbers, device=self.device), reduce_op="sum")
         return [int(value) for value in values.tolist()]
 
+    def sum_tensor(self, tensor: Tensor) -> Tensor:
+        """A tensor summed over the processes, on its own device."""
+        if self.size == 1:
+            return tensor
+        total: Tensor = self.fabric.all_reduce(tensor.to(self.device), reduce_op="sum")
+        return total.to(tensor.device)
+
     def broadcast(self, text: str) -> str:
         """The text of rank 0."""
         return str(self.fabric.broadcast(text))
@@ -138,6 +145,12 @@ class Team:
         module.eval()
         with torch.no_grad(), self.fabric.autocast(), gather_weights(module, self.sharded):
             yield
+
+
+def runs_on_cpu(settings: Training) -> bool:
+    """Whether the settings train on the CPU of this machine."""
+    accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return settings.device == "cpu" or (settings.device == "auto" and not accelerated)
 
 
 def launch(settings: Training, how: Launch) -> Team:

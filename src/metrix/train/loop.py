@@ -16,7 +16,9 @@ from torch import Tensor
 from metrix.data.training_parts import count_answerable
 from metrix.errors import InvalidInput
 from metrix.train import checkpoint, distributed
+from metrix.train.allocation import keep_freed_memory
 from metrix.train.batches import fit_batch_size, open_data, select_training_part
+from metrix.train.bfloat16 import prepare_bfloat16
 from metrix.train.config import Config, Training
 from metrix.train.data_place import make_absolute
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
@@ -72,6 +74,11 @@ def train(
             return run
     config = config or Config()
     config = config.with_values({"data": make_absolute(config.data.data)})
+    watcher = watcher if is_first() else Watcher()
+    if distributed.runs_on_cpu(config.train):
+        keep_freed_memory()
+        if config.train.precision == "bf16-mixed":
+            watcher.note(prepare_bfloat16())
     team = distributed.launch(config.train, launch or Launch())
     watcher = watcher if team.first else Watcher()
     try:
@@ -114,14 +121,16 @@ def _train(
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
         run.check_resumable(config, fingerprint, asked)
-    state = prepare(config, dataset, part, team, watcher.preparing)
-    if resumed and run.last.exists():
+    restored = resumed and run.last.exists()
+    state = prepare(config, dataset, part, team, watcher.preparing, restored=restored)
+    if restored:
         state.restore(run.last)
     team.wait()
     if team.first:
         if not resumed:  # only now is it certain that the settings go together
             run.start(config, fingerprint, asked)
-        run.drop_lines_after(state.progress.epoch)
+        # before the first step, the untrained network is measured again
+        run.drop_lines_after(state.progress.epoch if state.progress.step else -1)
 
     for note in (*dataset.catalogue.notes, *([lowered] if lowered else [])):
         watcher.note(note)
@@ -129,6 +138,8 @@ def _train(
     selects = count_answerable(dataset.catalogue, "val", dataset.broken) > 0
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
+        if selects and state.progress.step == 0:
+            loop.measure_untrained()
         while not state.progress.done:
             means = loop.train_epoch()
             validated = selects and loop.validation_is_due
@@ -220,6 +231,14 @@ class _Loop:
                 f"clip gradients (clip); the last checkpoint is {self.run.last}"
             )
         self.watcher.step(progress, values, state.batches.sampler.batch_size)
+
+    def measure_untrained(self) -> None:
+        """Measure the held-out classes before the first step: epoch 0."""
+        found = self.state.measure_untrained()
+        if self.team.first:
+            self.run.log(step=0, epoch=0, val=found)
+            self.events.add_scalar("val/recall@1", score(found), 0)
+        self.watcher.untrained(found)
 
     @property
     def validation_is_due(self) -> bool:

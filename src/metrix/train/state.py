@@ -25,6 +25,7 @@ from metrix.train.distributed import Team, load_whole, unshard
 from metrix.train.divide_and_conquer import Undivided, build_scheme
 from metrix.train.ema import WeightAverage
 from metrix.train.measuring import measure
+from metrix.train.whitening import whiten_head
 
 
 class NetworkWithLoss(nn.Module):
@@ -96,6 +97,11 @@ class TrainingState:
         with weights, self.team.evaluating(self.module):
             return measure(self.batches, part, self.team)
 
+    def measure_untrained(self) -> dict[str, Any]:
+        """Measure the validation classes before the first step; no random number of the training is drawn."""
+        with torch.random.fork_rng(devices=[]):  # a loader with workers draws a seed
+            return self.measure("val")
+
     def embed_training_images(self) -> Tensor:
         """Embeddings of the training images under the test view, by the current weights."""
         with self.team.evaluating(self.module):
@@ -120,7 +126,9 @@ class TrainingState:
         }
 
 
-def prepare(config: Config, dataset: Dataset, part: Part, team: Team, report: Report) -> TrainingState:
+def prepare(
+    config: Config, dataset: Dataset, part: Part, team: Team, report: Report, *, restored: bool = False
+) -> TrainingState:
     """Build network, objective, batches and optimizer of a configuration, as they are before the first step.
 
     Args:
@@ -129,6 +137,7 @@ def prepare(config: Config, dataset: Dataset, part: Part, team: Team, report: Re
         part: the training images
         team: the processes that train together
         report: hears of the progress of caches that are filled
+        restored: whether a checkpoint follows, so that the weights need no computed start
 
     Raises:
         InvalidInput: settings that do not go together, such as a mixup type that the network cannot do
@@ -142,6 +151,8 @@ def prepare(config: Config, dataset: Dataset, part: Part, team: Team, report: Re
     objective = build_objective(config, loss, generator)
     batches = build_batches(config, embedder, dataset, part, report, team)
     objective.explain(batches.network)  # raises if network and mixup do not go together
+    if config.model.head_init == "whiten" and not restored:
+        _whiten_head(embedder, batches, team)
     scheme = build_scheme(config, batches)
     network = scheme.network
     if settings.micro_batch is not None:
@@ -154,3 +165,13 @@ def prepare(config: Config, dataset: Dataset, part: Part, team: Team, report: Re
     optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, loss))
     average = WeightAverage(embedder, settings.ema) if settings.ema > 0 else None
     return TrainingState(embedder, objective, module, optimizer, average, generator, batches, scheme, team, Progress())
+
+
+def _whiten_head(embedder: Embedder, batches: ImageBatches, team: Team) -> None:
+    def embed() -> None:
+        batches.embed(batches.part, team.device)
+
+    embedder.to(team.device).eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a loader with workers draws a seed
+        whiten_head(embedder.head, embed, team.sum_tensor)
+    embedder.train()

@@ -25,6 +25,9 @@ class Watcher:
     def step(self, progress: Progress, losses: list[float], images: int) -> None:
         """A step is done: its loss, clean and mixed loss, and the number of images in the batch."""
 
+    def untrained(self, found: dict[str, Any]) -> None:
+        """The validation before the first step is done: the measures of the untrained network."""
+
     def validated(self, progress: Progress, losses: list[float], found: dict[str, Any], better: bool) -> None:
         """A validation is done: the epoch's mean losses, the measures, and whether they are the best so far."""
 

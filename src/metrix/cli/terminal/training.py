@@ -72,16 +72,24 @@ class DrawnWatcher(Watcher):
         detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
         self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
 
+    def untrained(self, found: dict[str, Any]) -> None:
+        """Print the row of epoch 0."""
+        self._print_row(f"{0:>8}{0:>8}{'–':>8}{'–':>8}", found, "  untrained")
+
     def validated(self, progress: RunProgress, losses: list[float], found: dict[str, Any], better: bool) -> None:
-        """Print a row for each validation, the first one below a heading."""
-        names = [f"R@{k}" for k in found["recall"]]
+        """Print a row for each validation."""
+        numbers = f"{progress.epoch:>8}{progress.step:>8}{losses[1]:>8.3f}{losses[2]:>8.3f}"
+        self._print_row(numbers, found, "  [green]best[/]" if better else "")
+
+    def _print_row(self, numbers: str, found: dict[str, Any], remark: str) -> None:
+        """Print a validation, the first one below a heading."""
         if not self.validations:
-            heading = "".join(f"{name:>8}" for name in ("epoch", "step", "clean", "mixed", *names))
+            names = ("epoch", "step", "clean", "mixed", *(f"R@{k}" for k in found["recall"]))
+            heading = "".join(f"{name:>8}" for name in names)
             self.console.print(f"[bold]{heading}[/]  on {found['classes']:,} validation classes", highlight=False)
         self.validations += 1
-        numbers = f"{progress.epoch:>8}{progress.step:>8}{losses[1]:>8.3f}{losses[2]:>8.3f}"
         recall = "".join(f"{100 * value:>8.1f}" for value in found["recall"].values())
-        self.console.print(numbers + recall + ("  [green]best[/]" if better else ""), highlight=False)
+        self.console.print(numbers + recall + remark, highlight=False)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
         """Print Recall@K on the unseen classes, and where the run is."""
