@@ -242,7 +242,7 @@ def test_epoch_0_measures_the_weights_that_training_begins_with(small: Config, t
     assert [(line["epoch"], line["step"]) for line in validations] == [(0, 0), (1, 8), (2, 12)]
     assert validations[0]["val"] == validations[1]["val"]  # at this rate nothing was learned
     assert run.results is not None
-    assert run.results["best_epoch"] == 1  # the untrained network is shown, not selected
+    assert run.results["best_epoch"] > 0  # the untrained network is shown, not selected
 
 
 @pytest.mark.parametrize("workers", [0, 1])
