@@ -309,7 +309,7 @@ def open_generation(folder: Path, place: Mapping[str, Any], kind: str) -> FaissS
         # Inverted lists stay in the file, as does the storage of hnsw; only the coarse centres are read.
         flags = faiss.IO_FLAG_ONDISK_SAME_DIR if "lists" in place else faiss.IO_FLAG_MMAP_IFC
         try:
-            with _output_to_errors():
+            with _faiss_silenced():
                 graph = faiss.read_index(str(path), flags)
         except RuntimeError as error:
             raise DataError(f"{path}: expected a faiss index, got a damaged file; build the index anew") from error
@@ -397,7 +397,7 @@ def _lists_on_disk(trained: Any, vectors: NDArray[np.float32], settings: Setting
             faiss.write_index(part, str(parts[-1]))
             del part
         whole = faiss.clone_index(trained)
-        with _output_to_errors():
+        with _faiss_silenced():
             merge_ondisk(whole, [str(part) for part in parts], str(path))
         whole.nprobe = trained.nprobe
         return whole
@@ -407,13 +407,14 @@ def _lists_on_disk(trained: Any, vectors: NDArray[np.float32], settings: Setting
 
 
 @contextlib.contextmanager
-def _output_to_errors() -> Iterator[None]:
-    """Send what faiss prints about files to standard error: standard output is for results."""
+def _faiss_silenced() -> Iterator[None]:
+    """Keep off standard output, which is for results, what faiss prints there about the files of inverted lists."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(2, 1)
+        os.dup2(nowhere, 1)
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+        os.close(nowhere)
