@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from metrix.experiments.demo import Contrast, Demonstration
+    from metrix.experiments.demo import Contrast, Demonstration, DemoSearch
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def demo_command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the table")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Train a small model on glyphs with and without Metrix, and compare the two.
+    """Train a small model on glyphs with and without Metrix, compare the two, and search with one of them.
 
     Needs neither data nor a network connection. An interrupted demo resumes where it stopped; a finished one is only
     printed.
@@ -34,14 +34,16 @@ def demo_command(
     import json
 
     from metrix.cli.terminal.training import watch_series
-    from metrix.experiments.demo import run_demo
+    from metrix.experiments.demo import run_demo, search_demo
 
     with watch_series(2 * seeds, quiet or json_output) as watching:
         found = run_demo(output, seeds, steps, **watching)
+    searched = search_demo(found)
     if json_output:
-        typer.echo(json.dumps(found.to_dict()))
+        typer.echo(json.dumps({**found.to_dict(), "search": searched.to_dict()}))
     else:
         _print(found)
+        _print_search(searched, output / "search.html")
 
 
 def _print(found: Demonstration) -> None:
@@ -82,6 +84,21 @@ def _print(found: Demonstration) -> None:
         "Other data, losses and lengths of training are not measured here.\n"
         f"The runs are in {found.folder}."
     )
+
+
+def _print_search(searched: DemoSearch, page: Path) -> None:
+    from rich.console import Console
+
+    from metrix.cli.terminal.search_tables import build_answer_table
+    from metrix.report.search_page import compose_search_page
+    from metrix.runs.output import write_output
+
+    console, index, query = Console(highlight=False, soft_wrap=True), searched.index, searched.queries.names[0]
+    text = compose_search_page(index, searched.queries, [searched.neighbours]).to_html()
+    write_output(page, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    console.print(f"\nA search with a character never seen in training, among {len(index):,}:")
+    console.print(build_answer_table(query, searched.neighbours, list(index.columns), ranked=False))
+    console.print(f"See the characters in [cyan]{page}[/]; search with others: metrix search {index.folder} --id ID")
 
 
 def _format_spread(values: tuple[float, ...], digits: int) -> str:

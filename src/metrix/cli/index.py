@@ -83,7 +83,8 @@ def index(
         errors.print(describe_skipped(done.skipped), markup=False, highlight=False)
     if manifest.kind == "exact" and manifest.count > SUGGEST_PAST:
         errors.print("exact search compares every image; --kind hnsw or ivf is faster and states its recall")
-    errors.print(f"search it: [cyan]metrix search {target} QUERY.jpg[/]", highlight=False)
+    query = "--id ID" if manifest.root is None else "QUERY.jpg"
+    errors.print(f"search it: [cyan]metrix search {target} {query}[/]", highlight=False)
 
 
 def _default_output(images: list[str] | None) -> Path:

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from metrix import evaluate
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, MetrixError
 from metrix.evaluate.metrics import find_metric, metric_name
 from metrix.experiments.train_once import train_once
-from metrix.runs.trained_model import open_run
+from metrix.runs.encoder import fingerprint
+from metrix.runs.indexing import Queries, index_images, queries_by_id, search_queries
+from metrix.runs.trained_model import TrainedModel, open_run
+from metrix.search import Index
 from metrix.train.config import Config
 from metrix.train.presets import preset
 from metrix.train.run_folder import RunFolder
@@ -129,6 +132,40 @@ def run_demo(
             found[side].append(_measure(train_once(config, path, watcher_of(side, seed))))
     contrasts = [Contrast(name, *(_values(found[side], name) for side in SIDES)) for name in MEASURES]
     return Demonstration(folder, base, seeds, tuple(contrasts))
+
+
+@dataclass(frozen=True)
+class DemoSearch:
+    """A character never seen in training, searched among all characters with the first model of the demo."""
+
+    index: Index
+    queries: Queries
+    neighbours: list[dict[str, Any]]  # of the one query
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"index": str(self.index.folder), "query": self.queries.names[0], "neighbours": self.neighbours}
+
+
+def search_demo(found: Demonstration, k: int = 5) -> DemoSearch:
+    """Index all characters with the first run with Metrix, unless that is done, and search with an unseen one."""
+    folder = found.folder / f"{found.config.train.max_steps}-steps"
+    model = open_run(folder / "metrix-seed-0")
+    index = _index_characters(folder / "characters.index", model)
+    part = model.open_data().test
+    queries = queries_by_id(index, [part.paths[len(part) // 2]])
+    return DemoSearch(index, queries, search_queries(index, queries, k)[0])
+
+
+def _index_characters(path: Path, model: TrainedModel) -> Index:
+    data = model.config.data.data
+    try:
+        index = Index.open(path)
+        if index.manifest.model == fingerprint(model, data):
+            return index
+    except MetrixError:
+        pass  # there is none yet
+    return index_images(model, [data], path).index
 
 
 def _values(runs: Sequence[dict[str, float]], name: str) -> tuple[float, ...]:
