@@ -163,3 +163,21 @@ def test_strength_weighs_the_mixed_loss():
     clean = Metrix(losses.MultiSimilarity(), strength=0).step(model, x, LABELS)
     assert clean.loss.item() == clean.clean.item() == losses.MultiSimilarity()(out.embeddings, LABELS).item()
     assert clean.mixed.item() == 0
+
+
+@pytest.mark.parametrize("lam", [1e-45, 1e-40, 1e-38, 1e-30])
+@pytest.mark.parametrize(
+    "name", ["nca", "nca, include_positive", "lifted-structure", "proxy-nca++", "proxy-nca++, table 1"]
+)
+def test_a_tiny_factor_keeps_its_logarithm(name, lam):
+    """float32 numbers below 1e-38 vanish times any term below 1; the sum of such terms has a logarithm still."""
+    x = torch.randn(12, DIM, generator=torch.Generator().manual_seed(0))
+    lam = torch.tensor(lam)  # a float32, as it is
+    found, expected = [], []
+    for dtype, into in ((torch.float32, found), (torch.float64, expected)):
+        z = x.clone().to(dtype).requires_grad_()
+        value = Metrix(TABLE[name].build(CLASSES, DIM).to(dtype), mixup="embed").mixed(z, LABELS, lam, "pos-neg")
+        value.backward()
+        into += [value.detach().double(), z.grad.double()]
+    assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-4)
+    assert torch.allclose(found[1], expected[1], rtol=1e-3, atol=1e-4)

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 
 
 def identity(x: Tensor) -> Tensor:
@@ -86,7 +87,30 @@ class Log1p:
 
     def of_log(self, z: Tensor) -> Tensor:
         """σ(e^z) = weight · softplus(z); torch's softplus drops a term of 2e-9 past its threshold."""
-        return self.weight * torch.logaddexp(z, z.new_zeros(()))
+        # e^z of an empty sum, z = -inf, is 0 as that of -10⁴ is, and logaddexp has no second derivative at infinity
+        return self.weight * torch.logaddexp(z.clamp_min(-1e4), z.new_zeros(()))
+
+
+def _plain_log_sum(S: Tensor, weights: Tensor, scale: float) -> Tensor:
+    """log Σ w e^{scale S}, and -inf with zero gradient where all weights are zero."""
+    counts = weights > 0
+    z = torch.where(counts, S * scale + torch.where(counts, weights, 1.0).log(), -torch.inf)
+    some = counts.any(-1)
+    # a row without any has no derivative: keep it away from logsumexp
+    return torch.where(some, torch.where(some.unsqueeze(-1), z, 0.0).logsumexp(-1), -torch.inf)
+
+
+def _brought_to_one(weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Weights over the largest of their row, where a row's sum of terms vanishes in rounding; and the log of that.
+
+    A weight as small as λ = 1e-45 does so, times any term below 1. None where no sum does, as is usual.
+    """
+    vanishes = total < 2.0**24 * torch.finfo(total.dtype).tiny
+    if not bool(vanishes.any()):
+        return None
+    largest = weights.amax(-1, keepdim=True)
+    largest = torch.where(vanishes & (largest > 0), largest, 1.0)
+    return weights / largest, largest.log()
 
 
 class _LogSum(torch.autograd.Function):
@@ -98,14 +122,20 @@ class _LogSum(torch.autograd.Function):
         top.masked_fill_(top == -torch.inf, 0.0)
         terms = z.sub_(top).exp_().mul_(weights)
         total = terms.sum(-1, keepdim=True)
-        ctx.save_for_backward(terms, total)
+        scaled = _brought_to_one(weights, total)
+        if scaled is not None:
+            terms = (S * scale - top).masked_fill_(weights == 0, -torch.inf).exp_().mul_(scaled[0])
+            total, top = terms.sum(-1, keepdim=True), top + scaled[1]
+        ctx.save_for_backward(S, weights, terms, total)
         ctx.scale = scale
         return (top + total.log()).squeeze(-1)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        terms, total = ctx.saved_tensors
+    @in_full_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        S, weights, terms, total = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(lambda S: _plain_log_sum(S, weights, ctx.scale), [S], [grad])[0], None, None
         tiny = torch.finfo(total.dtype).tiny
         share = grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)
         return terms * share, None, None
@@ -117,8 +147,12 @@ def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
     >>> round(float(log_sum(torch.zeros(1, 3), torch.ones(1, 3), Exponential(75.0)).exp()), 4)
     3.0
     """
-    out: Tensor = _LogSum.apply(S, weights, rho.scale)
+    out: Tensor = (_plain_log_sum if use_twin() else _LogSum.apply)(S, weights, rho.scale)
     return out if rho.margin == 0.0 else out - rho.scale * rho.margin
+
+
+def _plain_two_log_sums(S: Tensor, pos: Tensor, neg: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    return _plain_log_sum(S, pos, scale), _plain_log_sum(S, neg, scale)
 
 
 class _TwoLogSums(torch.autograd.Function):
@@ -127,27 +161,36 @@ class _TwoLogSums(torch.autograd.Function):
         z = S * scale if scale != 1.0 else S
         top = z.amax(-1, keepdim=True)
         terms = torch.sub(z, top).exp_()
-        totals = [(terms * w).sum(-1, keepdim=True) for w in (pos, neg)]
-        ctx.save_for_backward(terms, pos, neg, *totals)
+        weights, tops = [pos, neg], [top, top]
+        totals = [(terms * w).sum(-1, keepdim=True) for w in weights]
+        for k in range(2):
+            scaled = _brought_to_one(weights[k], totals[k])
+            if scaled is not None:
+                weights[k], tops[k] = scaled[0], top + scaled[1]
+                totals[k] = (terms * weights[k]).sum(-1, keepdim=True)
+        ctx.save_for_backward(S, pos, neg, terms, *weights, *totals)
         ctx.scale = scale
-        log_pos, log_neg = ((top + total.log()).squeeze(-1) for total in totals)
+        log_pos, log_neg = ((top + total.log()).squeeze(-1) for top, total in zip(tops, totals, strict=True))
         return log_pos, log_neg
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_pos: Tensor, grad_neg: Tensor) -> tuple[Tensor, None, None, None]:
-        terms, pos, neg, *totals = ctx.saved_tensors
+    @in_full_precision
+    def backward(ctx: Any, grad_pos: Tensor, grad_neg: Tensor) -> tuple[Tensor | None, None, None, None]:
+        S, pos, neg, terms, w_pos, w_neg, *totals = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            both = twin_gradients(lambda S: _plain_two_log_sums(S, pos, neg, ctx.scale), [S], [grad_pos, grad_neg])
+            return both[0], None, None, None
         tiny = torch.finfo(terms.dtype).tiny
         share_pos, share_neg = (
             grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)
             for grad, total in zip((grad_pos, grad_neg), totals, strict=True)
         )
-        return torch.addcmul(pos * share_pos, neg, share_neg).mul_(terms), None, None, None
+        return torch.addcmul(w_pos * share_pos, w_neg, share_neg).mul_(terms), None, None, None
 
 
 def two_log_sums(S: Tensor, pos: Tensor, neg: Tensor, rho: Exponential) -> tuple[Tensor, Tensor]:
     """`log_sum` with each of two weights, computing the exponentials once; only where `shares_exponential`."""
-    found: tuple[Tensor, Tensor] = _TwoLogSums.apply(S, pos, neg, rho.scale)
+    found: tuple[Tensor, Tensor] = (_plain_two_log_sums if use_twin() else _TwoLogSums.apply)(S, pos, neg, rho.scale)
     shift = rho.scale * rho.margin
     return found if shift == 0.0 else (found[0] - shift, found[1] - shift)
 

@@ -1,4 +1,7 @@
-"""Gram matrices and normalisation of embeddings, each with a cheaper backward pass than autograd's."""
+"""Gram matrices and normalisation of embeddings, each with a cheaper backward pass than autograd's.
+
+Each has its plain twin, for second derivatives: see `compute.derivatives`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 
 
 class _Gram(torch.autograd.Function):
@@ -16,16 +20,22 @@ class _Gram(torch.autograd.Function):
         return x @ x.T
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    @in_full_precision
+    def backward(ctx: Any, grad: Tensor) -> Tensor | None:
         (x,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(_plain_gram, [x], [grad])[0]
         out: Tensor = (grad + grad.T) @ x
         return out
 
 
+def _plain_gram(x: Tensor) -> Tensor:
+    return x @ x.T
+
+
 def gram(x: Tensor) -> Tensor:
     """x xᵀ, with one product in the backward pass where autograd takes two."""
-    out: Tensor = _Gram.apply(x)
+    out: Tensor = _plain_gram(x) if use_twin() else _Gram.apply(x)
     return out
 
 
@@ -36,16 +46,22 @@ class _RowsOfGram(torch.autograd.Function):
         return x.index_select(0, rows) @ x.T
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    @in_full_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
         x, rows = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(lambda x: _plain_rows_of_gram(x, rows), [x], [grad])[0], None
         out: Tensor = grad.T @ x.index_select(0, rows)
         return out.index_add_(0, rows, grad @ x), None
 
 
+def _plain_rows_of_gram(x: Tensor, rows: Tensor) -> Tensor:
+    return x.index_select(0, rows) @ x.T
+
+
 def rows_of_gram(x: Tensor, rows: Tensor) -> Tensor:
     """Some rows of x xᵀ; the backward pass forms one tensor of the size of x where autograd forms three."""
-    out: Tensor = _RowsOfGram.apply(x, rows)
+    out: Tensor = _plain_rows_of_gram(x, rows) if use_twin() else _RowsOfGram.apply(x, rows)
     return out
 
 
@@ -53,18 +69,25 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: Tensor) -> Tensor:
         out = x / norm
-        ctx.save_for_backward(out, norm)
+        ctx.save_for_backward(x, out, norm)
         return out
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        out, norm = ctx.saved_tensors
+    @in_full_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        x, out, norm = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(_plain_unit, [x], [grad])[0], None
         along = (grad * out).sum(1, keepdim=True)
         return torch.addcmul(grad, out, along, value=-1.0).div_(norm), None
 
 
+def _plain_unit(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return x / norm
+
+
 def divide_by_norm(x: Tensor, norm: Tensor) -> Tensor:
     """x / norm, where norm must be ‖x‖ (n, 1): the backward pass knows that and treats both together."""
-    out: Tensor = _Unit.apply(x, norm)
+    out: Tensor = _plain_unit(x) if use_twin() else _Unit.apply(x, norm)
     return out

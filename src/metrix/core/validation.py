@@ -7,6 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from metrix.core.compute.derivatives import refuse_vmap
 from metrix.core.similarity import divide_by_norm
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, MetrixWarning, ShapeError
 from metrix.messages import first_few
@@ -19,6 +20,7 @@ def unit(embeddings: Tensor) -> Tensor:
         raise ShapeError(f"embeddings: expected a tensor of shape (examples, dimensions), got {given}")
     if not embeddings.is_floating_point():
         raise EmbeddingError(f"embeddings: expected floating point numbers, got {embeddings.dtype}")
+    refuse_vmap(embeddings)
     x = at_least_float32(embeddings)
     norm: Tensor = torch.linalg.vector_norm(x.detach(), dim=1, keepdim=True)
     usable = (norm > torch.finfo(x.dtype).tiny) & (norm < torch.inf)  # false for NaN

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 
 logger = logging.getLogger("metrix")
 
@@ -108,9 +109,13 @@ class _MaxPlusLinear(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @in_full_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, i, j, lam, pooled, *where = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            at_maximum = torch.cat(where).long() if where else i.new_zeros(0, x.shape[2])
+            twin = twin_gradients(lambda x, weight: _plain(x, weight, i, j, lam, at_maximum), [x, weight], [grad])
+            return *twin, None, None, None, None
         kernel = kernel_for(x)
         grad = grad.contiguous()
         grad_x, grad_weight = torch.zeros_like(x), torch.zeros_like(weight)
@@ -123,6 +128,18 @@ class _MaxPlusLinear(torch.autograd.Function):
         return grad_x, grad_weight, None, None, None, None
 
 
+def _plain(x: Tensor, weight: Tensor, i: Tensor, j: Tensor, lam: Tensor, where: Tensor | None = None) -> Tensor:
+    """The plain twin; `where` are the positions of the maxima (pairs, channels), found first where they are None."""
+    _, positions, channels = x.shape
+    if where is None:
+        mixed = torch.lerp(x.index_select(0, j), x.index_select(0, i), lam[:, None, None])
+        return mixed.amax(1) @ weight.T
+    at = where * channels + torch.arange(channels, device=x.device)
+    flat, size = x.reshape(-1), positions * channels
+    left, right = (flat.index_select(0, (end[:, None] * size + at).flatten()).view(at.shape) for end in (i, j))
+    return torch.lerp(right, left, lam[:, None]) @ weight.T
+
+
 def _blocks(pairs: int, block: int) -> list[slice]:
     return [slice(start, min(start + block, pairs)) for start in range(0, pairs, block)]
 
@@ -132,6 +149,8 @@ def max_plus_linear(x: Tensor, weight: Tensor, i: Tensor, j: Tensor, lam: Tensor
 
     `budget` bounds the bytes of one block of pairs; besides it a byte per pair and channel is kept.
     """
+    if use_twin():
+        return _plain(x, weight, i, j, lam)
     channels = x.shape[2]
     block = max(1, budget // (2 * channels * x.element_size()))
     out: Tensor = _MaxPlusLinear.apply(x.contiguous(), weight, i, j, lam, block)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from metrix.core.compute.derivatives import use_twin
 from metrix.core.distributed.ranks import ALONE
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -55,7 +56,7 @@ def in_chunks(
         with keep_running_statistics(module):
             return embed(mix(x.index_select(0, i), x.index_select(0, j), lam.to(x.dtype)))
 
-    if len(i) == 0:  # a process without anchors of its own
+    if len(i) == 0 or use_twin():  # a process without anchors of its own; tensors of torch.func cannot be measured
         return mixed(i, j, lam)
     if not torch.is_grad_enabled():
         per_example = 4 * x[0].numel() * x.element_size()

@@ -1,7 +1,7 @@
 """A loss summed block by block, in the memory of one block.
 
 The gradient of a block is computed right after its value, and then the block is freed. So the sum costs one forward and
-one backward pass, as it would in one piece.
+one backward pass, as it would in one piece. A second derivative, which is rarely wanted, holds all blocks at once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
+from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 from metrix.core.generic import Totals
 
 Block = TypeVar("Block")
@@ -37,8 +38,20 @@ def sum_over_blocks(
     """
     if len(blocks) == 1:
         return block_totals(blocks[0], *tensors)
+    if use_twin():
+        return _all_blocks(block_totals, blocks, tensors)
     sums, counts, anchors = _Streamed.apply(block_totals, blocks, len(tensors), *tensors, *parameters)
     return Totals(sums, counts, anchors)
+
+
+def _all_blocks(
+    block_totals: Callable[..., Totals], blocks: Sequence[Block], tensors: Sequence[Tensor | None]
+) -> Totals:
+    """The sums over all blocks in one graph."""
+    so_far = block_totals(blocks[0], *tensors)
+    for block in blocks[1:]:
+        so_far = Totals(*(old + new for old, new in zip(so_far, block_totals(block, *tensors), strict=True)))
+    return so_far
 
 
 class _Streamed(torch.autograd.Function):
@@ -78,16 +91,19 @@ class _Streamed(torch.autograd.Function):
                     if grad is not None:
                         total += grad
         assert so_far is not None, "there is at least one block"
-        ctx.save_for_backward(*(g for part in grads for g in part))
+        ctx.save_for_backward(*inputs, *(g for part in grads for g in part))  # type: ignore[arg-type]
         ctx.wanted, ctx.num_inputs = wanted, len(inputs)  # type: ignore[attr-defined]
+        ctx.again = lambda *inputs: _all_blocks(block_totals, blocks, inputs[:num_tensors]).sums  # type: ignore[attr-defined]
         ctx.mark_non_differentiable(so_far.counts, so_far.anchors)
         return so_far.sums, so_far.counts, so_far.anchors
 
     @staticmethod
-    @once_differentiable
+    @in_full_precision
     def backward(ctx: FunctionCtx, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         wanted, num_inputs = ctx.wanted, ctx.num_inputs  # type: ignore[attr-defined]
-        saved = ctx.saved_tensors  # type: ignore[attr-defined]
+        inputs, saved = ctx.saved_tensors[:num_inputs], ctx.saved_tensors[num_inputs:]  # type: ignore[attr-defined]
+        if torch.is_grad_enabled():
+            return (None, None, None, *twin_gradients(ctx.again, inputs, [grad]))  # type: ignore[attr-defined]
         out: list[Tensor | None] = [None] * num_inputs
         for place, i in enumerate(wanted):
             out[i] = sum((grad[p] * saved[p * len(wanted) + place] for p in range(len(grad))), torch.zeros(()))

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from metrix.core.compute.derivatives import refuse_second_derivatives
 from metrix.core.distributed.ranks import Ranks
 
 
@@ -83,8 +83,8 @@ class _Added(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        refuse_second_derivatives()
         out = grad.clone()
         dist.all_reduce(out, group=ctx.ranks.group)
         return out, None

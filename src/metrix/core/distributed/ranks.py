@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from metrix.core.compute.derivatives import refuse_second_derivatives
 from metrix.core.generic import Totals
 from metrix.errors import InvalidInput, ShapeError, unknown_choice
 
@@ -197,8 +197,8 @@ class _Gathered(torch.autograd.Function):
         return torch.cat([whole[r * longest : r * longest + n] for r, n in enumerate(parts)])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        refuse_second_derivatives()
         ranks, parts = ctx.ranks, ctx.parts
         longest, own = max(parts), parts[ranks.rank]
         if min(parts) != longest:
@@ -223,8 +223,8 @@ class _AddedUp(torch.autograd.Function):
         return found_sums.to(sums.dtype), found_counts
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        refuse_second_derivatives()
         return grad * ctx.size, None, None  # every process has the same gradient here: their sum
 
 
@@ -235,7 +235,7 @@ class _Tied(torch.autograd.Function):
         return loss.clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        refuse_second_derivatives()
         zeros = [torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in ctx.like]
         return (grad, *zeros)

@@ -1,0 +1,81 @@
+"""What the hand-written gradients of this package share: second derivatives, `torch.func` and autocast.
+
+An autograd function with a backward pass of its own has a plain twin, the same computation in differentiable
+operations of torch. The twin takes over where a gradient is differentiated again (`create_graph=True`), and under the
+transforms of `torch.func`. So second derivatives are those of autograd; only first ones are faster than its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from metrix.errors import MetrixError
+
+Backward = TypeVar("Backward", bound=Callable[..., Any])
+
+
+def use_twin() -> bool:
+    """Whether a transform of `torch.func` runs, which takes no autograd functions of this kind."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def refuse_vmap(x: Tensor) -> None:
+    """Raise an error for a batch of batches under `torch.func.vmap`: how many pairs there are depends on labels."""
+    functorch = torch._C._functorch
+    while use_twin() and functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            raise MetrixError("torch.func.vmap: expected one batch, got several; call the loss for each of them")
+        x = functorch.get_unwrapped(x)
+
+
+def twin_gradients(
+    twin: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor | None], grads: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the twin's outputs with respect to its inputs, which can be differentiated again.
+
+    Args:
+        twin: from the inputs to one or several outputs.
+        inputs: tensors as they were saved; None, and what needs no gradient, gets None.
+        grads: of the outputs.
+    """
+    found: list[Tensor | None] = [None] * len(inputs)
+    wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
+    outputs = twin(*inputs)
+    outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+    known = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
+    if wanted and known:
+        outs, grads = zip(*known, strict=True)
+        leaves = [inputs[i] for i in wanted]
+        computed = torch.autograd.grad(outs, leaves, grads, create_graph=True, allow_unused=True)  # type: ignore[arg-type]
+        for i, grad in zip(wanted, computed, strict=True):
+            found[i] = grad
+    return tuple(found)
+
+
+def refuse_second_derivatives() -> None:
+    """Called in a backward pass that goes on in other processes: raise an error if it would be differentiated again."""
+    if torch.is_grad_enabled():
+        raise MetrixError(
+            "second derivatives (create_graph=True) are not computed across processes: add gradient penalties in a "
+            "single process, or call the loss of each process without across_ranks()"
+        )
+
+
+def in_full_precision(backward: Backward) -> Backward:
+    """A backward pass that computes in the precision of its tensors, even if it is called under autocast."""
+
+    @wraps(backward)
+    def run(ctx: Any, *grads: Tensor) -> Any:
+        device = grads[0].device.type
+        if not torch.is_autocast_enabled(device):
+            return backward(ctx, *grads)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *grads)
+
+    return run  # type: ignore[return-value]
