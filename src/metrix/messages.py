@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 OnProgress = Callable[[int, int], None]  # called with (done, total) while something takes long
@@ -29,3 +30,16 @@ def count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+# control characters (ESC among them), what reverses the direction of text, and bytes that are not UTF-8
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def make_printable(text: str) -> str:
+    r"""A text that is safe to print: a terminal would obey what control characters of a file name ask for.
+
+    >>> make_printable("a\x1b]52;c;ZXZpbA==\x07.png")
+    'a\\x1b]52;c;ZXZpbA==\\x07.png'
+    """
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)

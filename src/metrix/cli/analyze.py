@@ -214,8 +214,9 @@ def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path]
     """Write the results as JSON; print them as JSON, or as a table with the names of the files written."""
     import json
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.runs.output import write_output
 
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -225,4 +226,4 @@ def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path]
         return
     Console().print(table)
     for one in (*written, path):
-        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{one}[/]", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(one))}[/]", highlight=False)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from metrix.cli import (
@@ -33,6 +32,7 @@ from metrix.cli import (
     threshold,
     train,
 )
+from metrix.cli.terminal.console import Console
 from metrix.errors import MetrixError, MetrixWarning
 
 app = typer.Typer(

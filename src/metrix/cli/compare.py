@@ -28,9 +28,8 @@ def compare_command(
     """
     import json
 
-    from rich.console import Console
-
     from metrix.cli.evaluate import parse_integers
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_comparison_tables
     from metrix.runs.comparison import compare_runs

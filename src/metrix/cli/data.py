@@ -47,10 +47,10 @@ def check_command(
     """
     import json
 
-    from rich.console import Console
     from rich.progress import Progress
 
     from metrix import data
+    from metrix.cli.terminal.console import Console
 
     with Progress(console=Console(stderr=True), transient=True, disable=json_output) as bars:
         task = bars.add_task("reading images", total=None)
@@ -71,9 +71,10 @@ def check_command(
 
 
 def _print(report: CheckReport) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from metrix.cli.terminal.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
     if report.layout is not None:

@@ -47,9 +47,10 @@ def demo_command(
 
 
 def _print(found: Demonstration) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from metrix.cli.terminal.console import Console
     from metrix.experiments.demo import MEASURES
 
     console, data = Console(highlight=False), found.config.data
@@ -82,7 +83,7 @@ def _print(found: Demonstration) -> None:
         f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
         f"{found.config.train.max_steps} steps; learning rate and steps are the best found for the clean loss. "
         "Other data, losses and lengths of training are not measured here.\n"
-        f"The runs are in {found.folder}."
+        f"The runs are in {escape(str(found.folder))}."
     )
 
 

@@ -32,8 +32,9 @@ def embed_command(
     """
     import os
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.runs.export import export, read_process_share
     from metrix.runs.trained_model import PARTS, open_run
@@ -50,5 +51,5 @@ def embed_command(
     if quiet:
         return
     done = f"rank {share[0]} of {share[1]} is done; the last to finish writes the file"
-    message = f"written: [cyan]{output}[/]" if complete else done
+    message = f"written: [cyan]{escape(str(output))}[/]" if complete else done
     Console(stderr=True, soft_wrap=True).print(message, highlight=False)

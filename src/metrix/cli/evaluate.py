@@ -65,8 +65,9 @@ def evaluate_command(
     import json
     import os
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
     from metrix.runs.evaluation import embed_examples, evaluate_examples, read_examples, write_evaluation
@@ -109,7 +110,7 @@ def evaluate_command(
         Console().print(build_refinement_table(result))
     for path in (written, per_class):
         if path is not None:
-            Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)
+            Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
 
 
 def check_one_source(run: Path | None, embeddings: Path | None, of_runs: Mapping[str, object] | None = None) -> None:

@@ -51,8 +51,7 @@ def index(
     """
     import json
 
-    from rich.console import Console
-
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_index_table
     from metrix.runs.indexing import describe_skipped

@@ -72,8 +72,9 @@ def _train_all(given: dict[str, Any], quiet: bool) -> AllMethodsResult:
 
 
 def _print_list(listed: list[ListedMethod]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from metrix.cli.terminal.console import Console
 
     console = Console(highlight=False)
     table = Table("name", "what it is", "reference", "goes with", title="What can be trained")
@@ -94,8 +95,9 @@ def _print_list(listed: list[ListedMethod]) -> None:
 def _print_results(found: AllMethodsResult) -> None:
     import statistics
 
-    from rich.console import Console
     from rich.table import Table
+
+    from metrix.cli.terminal.console import Console
 
     console = Console(highlight=False)
     table = Table(title=f"Recall@1 on unseen classes of {found.data} after {found.steps} steps")

@@ -48,9 +48,10 @@ def report_command(
     """
     import json
 
-    from rich.console import Console
+    from rich.markup import escape
 
     from metrix.cli.evaluate import parse_integers
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page
     from metrix.report.report import ReportOptions, compose_report
@@ -73,4 +74,4 @@ def report_command(
         typer.echo(json.dumps({**made.content, "written": [str(path) for path in written]}))
     elif not quiet:
         for path in written:
-            Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)
+            Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)

@@ -90,9 +90,9 @@ def _print_items(grid: Grid, jobs: int, json_output: bool) -> None:
     """Print what can be reproduced, what it needs and how long it takes on this machine."""
     import json
 
-    from rich.console import Console
     from rich.table import Table
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.grid import format_duration
     from metrix.reproduce.listing import list_items
 
@@ -120,8 +120,9 @@ def _print_results(
 ) -> None:
     import json
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.tables import build_page_table
 
     if json_output:
@@ -140,20 +141,22 @@ def _print_results(
         notes.print(f"[red]failed[/] {name}: ", end="", highlight=False)
         notes.print(error, markup=False, highlight=False)
     for path in written:
-        notes.print(f"written: [cyan]{path}[/]", highlight=False)
+        notes.print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
 
 
 def _print_shard(folder: Path, part: tuple[int, int], cells: int, failed: dict[str, str], json_output: bool) -> None:
     import json
 
-    from rich.console import Console
+    from rich.markup import escape
+
+    from metrix.cli.terminal.console import Console
 
     if json_output:
         typer.echo(json.dumps({"shard": "/".join(map(str, part)), "cells": cells, "failed": failed}))
         return
     Console(stderr=True, soft_wrap=True).print(
-        f"shard {part[0]} of {part[1]}: {cells - len(failed)} of {cells} cells are finished. Copy {folder / 'cells'} "
-        "of all machines into one folder and run the command there without --shard.",
+        f"shard {part[0]} of {part[1]}: {cells - len(failed)} of {cells} cells are finished. Copy "
+        f"{escape(str(folder / 'cells'))} of all machines into one folder and run the command there without --shard.",
         highlight=False,
     )
 

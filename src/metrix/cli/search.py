@@ -98,8 +98,9 @@ def _find(
 ) -> None:
     import json
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_answer_table
     from metrix.report.search_page import compose_search_page
@@ -142,7 +143,7 @@ def _find(
     if asked.skipped:
         errors.print(describe_skipped(asked.skipped), markup=False, highlight=False)
     if html is not None:
-        errors.print(f"written: [cyan]{html}[/]", highlight=False)
+        errors.print(f"written: [cyan]{escape(str(html))}[/]", highlight=False)
 
 
 def _clean(
@@ -151,8 +152,9 @@ def _clean(
     import json
     from dataclasses import asdict
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_duplicates_table, build_suspects_table
     from metrix.report.search_page import compose_duplicates_page, compose_suspects_page
@@ -183,7 +185,7 @@ def _clean(
         return
     Console().print(table)
     if html is not None:
-        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{html}[/]", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(html))}[/]", highlight=False)
 
 
 def _least(threshold: float | None, same: bool, stored: Any) -> float | None:

@@ -42,8 +42,7 @@ def serve(
     Queries that arrive together go through the network together. When the index on disk is replaced or changed, the
     service switches to it without an interruption; SIGHUP and POST /reload make it look at once.
     """
-    from rich.console import Console
-
+    from metrix.cli.terminal.console import Console
     from metrix.explore import require_packages
 
     require_packages()

@@ -43,8 +43,9 @@ def threshold(
     """
     import json
 
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_threshold_table, describe_threshold
     from metrix.report.figures.threshold import draw_threshold
@@ -71,4 +72,4 @@ def threshold(
     Console().print(build_threshold_table(found))
     Console(soft_wrap=True).print(describe_threshold(found), markup=False, highlight=False)
     for path in written:
-        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{path}[/]", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)

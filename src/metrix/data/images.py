@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Union
 
@@ -21,7 +26,9 @@ if TYPE_CHECKING:
 ImageSource = Union[str, "os.PathLike[str]", IO[bytes], "Image.Image", NDArray[Any]]
 
 # An explicit list, because Pillow would also try formats that run another program (EPS).
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+MAX_PIXELS = 89_478_485  # a quarter of a GB in three channels, the limit from which on Pillow warns
+HEIC_SUFFIXES = {".heic", ".heif"}
 SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"),
@@ -64,21 +71,26 @@ def load_image(path: Any, box: Box | None = None, short_side: int | None = None)
     from PIL import Image
 
     try:
+        _require_regular(path)
         with Image.open(path, formats=readable_formats()) as file:
             if short_side is not None and box is None:
                 # JPEG can be decoded at a half, a quarter or an eighth of its size, which is faster. At least twice
                 # the wanted length is kept, so that the final resize still filters well.
                 file.draft(None, (2 * short_side, 2 * short_side))
-            file.load()
-            image = _convert_to_rgb(_rotate_upright(file))
-        if box is not None:
-            image = _crop(image, box)
-        return image if short_side is None else _shrink(image, short_side)
+            pixels = file.width * file.height
+            if pixels > max_pixels():
+                raise DataError(_describe_size(pixels))
+            with _decoding.hold(pixels):
+                file.load()
+                image = _convert_to_rgb(_rotate_upright(file))
+                if box is not None:
+                    image = _crop(image, box)
+                return image if short_side is None else _shrink(image, short_side)
     except FileNotFoundError:
         raise ImageError(path, "no such file; it was moved or deleted") from None
     except Exception as error:
         # The decoders of Pillow raise all kinds of exceptions for damaged files.
-        raise ImageError(path, _describe(error)) from error
+        raise ImageError(path, _describe(error, path)) from error
 
 
 def read_pixels(image: ImageSource, *, short_side: int | None = None, grey_size: int | None = None) -> Tensor:
@@ -133,6 +145,7 @@ def image_size(path: Path | str) -> tuple[int, int] | None:
     from PIL import Image
 
     try:
+        _require_regular(path)
         with Image.open(path, formats=readable_formats()) as file:
             width, height = file.size
             return width, height
@@ -140,20 +153,97 @@ def image_size(path: Path | str) -> tuple[int, int] | None:
         return None  # decoding the image will report the reason
 
 
+def max_pixels() -> int:
+    """The number of pixels up to which images are decoded: `METRIX_MAX_PIXELS`, or 89,478,485 as in Pillow.
+
+    A file of some kilobytes can describe an image of gigabytes.
+    """
+    given = os.environ.get("METRIX_MAX_PIXELS", "")
+    if not given:
+        return MAX_PIXELS
+    if not given.isdecimal() or int(given) < 1:
+        raise DataError(f"METRIX_MAX_PIXELS: expected a number of pixels, got {given!r}")
+    return int(given)
+
+
+class PixelBudget:
+    """Bounds how many pixels are decoded at the same time by all threads; a larger image is decoded alone.
+
+    >>> budget = PixelBudget(100)
+    >>> with budget.hold(1000):
+    ...     budget.held
+    1000
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def hold(self, pixels: int) -> Iterator[None]:
+        """Wait until there is room for an image of so many pixels, and take it while the block runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.held == 0 or self.held + pixels <= self.most)
+            self.held += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.held -= pixels
+                self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Start anew in a forked process, which does not have the threads that held something."""
+        self.__init__(self.most)  # type: ignore[misc]
+
+
+_decoding = PixelBudget(MAX_PIXELS)  # up to 16 bytes per pixel are in use while an image is converted
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_decoding.forget)
+
+
+def _require_regular(path: Any) -> None:
+    """Refuse pipes and devices, which would be waited for; an open file is the caller's affair."""
+    if isinstance(path, str | os.PathLike) and not stat.S_ISREG(os.stat(path).st_mode):
+        raise DataError("not a regular file")
+
+
+def _describe_size(pixels: int) -> str:
+    return f"{pixels:,} pixels are more than the limit of {max_pixels():,} (METRIX_MAX_PIXELS sets another)"
+
+
+@functools.cache
+def reads_heic() -> bool:
+    """Whether HEIC images, as phones take them, can be read: with `pip install metrix[heic]`."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
 @functools.cache
 def readable_formats() -> tuple[str, ...]:
-    """The `FORMATS` that the installed Pillow supports."""
+    """The `FORMATS` that the installed Pillow supports, and HEIF with its extension."""
     from PIL import Image
 
     Image.init()
+    reads_heic()
+    # An image beyond the limit is reported as broken; Pillow's warning would only repeat it.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _describe(error: Exception) -> str:
-    from PIL import UnidentifiedImageError
+def _describe(error: Exception, path: Any) -> str:
+    from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return "not an image in a known format"
+        heic = isinstance(path, str | os.PathLike) and Path(path).suffix.lower() in HEIC_SUFFIXES
+        hint = "; HEIC needs pip install metrix[heic]" if heic and not reads_heic() else ""
+        return f"not an image in a known format{hint}"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"more pixels than the limit of {max_pixels():,} (METRIX_MAX_PIXELS sets another)"
     return f"{type(error).__name__}: {error}" if not isinstance(error, (OSError, DataError)) else str(error)
 
 
@@ -174,8 +264,9 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image:
             "expected 8 or 16 bits per channel, got 32-bit floats, whose range is not defined; convert the file"
         )
     if image.mode == "I" or image.mode.startswith("I;16"):
-        wide = np.asarray(image).astype(np.int64)
-        return Image.fromarray((wide.clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+        wide = np.asarray(image)
+        wide = wide if wide.dtype == np.uint16 else wide.clip(0, 65535)
+        return Image.fromarray((wide // 257).astype(np.uint8)).convert("RGB")
     if "transparency" in image.info or image.mode in ("LA", "La", "PA", "RGBA", "RGBa"):
         if image.mode == "La":
             image = image.convert("LA")

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,7 @@ def survey(catalogue: Catalogue) -> Survey:
     digest = hashlib.sha256(root.encode())
     missing: list[str] = []
     outside: list[str] = []
+    irregular: list[str] = []
     inside: dict[str, bool] = {}
     for position, path in enumerate(catalogue.paths):
         full = os.path.join(root, path)
@@ -73,11 +75,19 @@ def survey(catalogue: Catalogue) -> Survey:
         except OSError:
             missing.append(path)
             continue
+        if not stat.S_ISREG(status.st_mode):
+            irregular.append(path)
+            continue
         digest.update(repr((path, catalogue.box(position), status.st_size, status.st_mtime_ns)).encode())
     if outside:
         raise DataError(
             f"{count(len(outside), 'file')} of {root} lead outside it through a symbolic link: "
             f"{first_few(outside)}; copy them, or give the folder that contains them all"
+        )
+    if irregular:
+        raise DataError(
+            f"{count(len(irregular), 'path')} of {root} lead to no regular file but to a folder, a pipe or a device: "
+            f"{first_few(irregular)}; remove them from the list"
         )
     return Survey(tuple(missing), digest.hexdigest())
 

@@ -120,7 +120,7 @@ def test_absolute_paths_are_taken_below_the_root_only(tmp_path: Path) -> None:
         ),
         (without(is_query=[0] * 5, is_gallery=[0] * 5), "row 3: neither is_query nor is_gallery"),
         (without(x_2=[1, "", "", "", ""]), r"row 1: crop box: expected x_1 < x_2 and y_1 < y_2, got \(2, 1, 1, 5\)"),
-        (without(x_2=["wide", "", "", "", ""]), "row 1: crop box: expected four numbers, got"),
+        (without(x_2=["wide", "", "", "", ""]), "row 1: crop box: expected four finite numbers, got"),
         (without(label=["", 7, 3, 3, 3]), "row 1: expected a label and a path"),
         (without(label=[3, 7, 3, 3, 3]), r"more than one part: 3 \(test and train\)"),
     ],

@@ -14,8 +14,9 @@ def show_progress(quiet: bool = False) -> Iterator[Report]:
     if quiet:
         yield lambda what, done, of: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from metrix.cli.terminal.console import Console
 
     bars = Progress(
         TextColumn("[bold]{task.description}"),

@@ -85,9 +85,9 @@ def build_comparison_tables(result: RunComparison) -> list[Table]:
         settings = Table(title="Settings that differ")
         settings.add_column("setting")
         for run in result.runs:
-            settings.add_column(run, overflow="fold")
+            settings.add_column(escape(run), overflow="fold")
         for key, values in result.settings.items():
-            settings.add_row(key, *(format_setting(value) for value in values))
+            settings.add_row(key, *(escape(format_setting(value)) for value in values))
         tables.append(settings)
     first = result.evaluations[0].retrieval
     names = [*(find_metric("recall@1").key_at(k) for k in first.ks), find_metric("map@r").key]
@@ -96,11 +96,11 @@ def build_comparison_tables(result: RunComparison) -> list[Table]:
     for name in names:
         measures.add_column(metric_name(name), justify="right")
     for run, one in zip(result.runs, result.evaluations, strict=True):
-        measures.add_row(run, *(f"{100 * one.retrieval.means[name]:.2f}" for name in names))
+        measures.add_row(escape(run), *(f"{100 * one.retrieval.means[name]:.2f}" for name in names))
     tables.append(measures)
     confidence = 100 * result.differences[0].confidence
     differences = Table(
-        title=f"Difference to {result.runs[0]}, in points",
+        title=f"Difference to {escape(result.runs[0])}, in points",
         caption=f"{confidence:g} % intervals by paired bootstrap over the queries; *: the interval excludes zero",
         caption_justify="left",
     )
@@ -113,7 +113,7 @@ def build_comparison_tables(result: RunComparison) -> list[Table]:
         for n, name in enumerate(names):
             d = comparison[name]
             differences.add_row(
-                run if n == 0 else "",
+                escape(run) if n == 0 else "",
                 metric_name(name),
                 f"{100 * d.difference:+.2f}{' *' if d.significant else '  '}",
                 f"{100 * d.low:+.2f} to {100 * d.high:+.2f}",
@@ -131,7 +131,7 @@ def build_numbers_table(title: str, rows: dict[str, dict[str, Any]], caption: st
     for name in next(iter(rows.values())):
         table.add_column(name, justify="right")
     for name, values in rows.items():
-        table.add_row(name, *(_format_number(value) for value in values.values()))
+        table.add_row(escape(name), *(_format_number(value) for value in values.values()))
     return table
 
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from metrix.cli.terminal.console import Console
 from metrix.data import Part
 from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
@@ -57,7 +57,7 @@ class DrawnWatcher(Watcher):
         """Say what is trained, and start the bar."""
         self.console.print(
             f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} images of "
-            f"{part.num_classes:,} classes, run [cyan]{run.path}[/]"
+            f"{part.num_classes:,} classes, run [cyan]{escape(str(run.path))}[/]"
         )
         if progress.step:
             self.console.print(f"resuming from step {progress.step:,} (epoch {progress.epoch + 1})")
@@ -100,7 +100,7 @@ class DrawnWatcher(Watcher):
             table.add_column(f"Recall@{k}", justify="right")
         table.add_row(*(f"{100 * v:.1f}" for v in test["recall"].values()))
         Console().print(table)
-        self.console.print(f"run [cyan]{run.path}[/]: the model is in {run.model}")
+        self.console.print(f"run [cyan]{escape(str(run.path))}[/]: the model is in {escape(str(run.model))}")
 
     def close(self) -> None:
         """Release the terminal."""

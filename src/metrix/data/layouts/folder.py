@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from metrix.data.catalogue import UNSPLIT, Catalogue, ImageRow
-from metrix.data.images import SUFFIXES
+from metrix.data.images import HEIC_SUFFIXES, SUFFIXES, reads_heic
 from metrix.errors import DataError
 from metrix.messages import count, first_few
 
@@ -34,19 +34,22 @@ def read(root: Path) -> Catalogue:
     rows: list[ImageRow] = []
     classes: list[str] = []
     ignored: list[str] = []
+    suffixes = SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES
     for part, folder in _parts(root, folders):
         for class_folder in _folders(folder):
             classes.append(class_folder.name)
             for path in _files(class_folder):
                 relative = path.relative_to(root).as_posix()
-                if path.suffix.lower() in SUFFIXES:
+                if path.suffix.lower() in suffixes and (path.is_file() or not path.exists()):
                     rows.append(ImageRow(relative, class_folder.name, part))
                 else:
                     ignored.append(relative)
         ignored += [p.relative_to(root).as_posix() for p in sorted(folder.iterdir()) if p.is_file() and _visible(p)]
+    heic = sum(Path(name).suffix.lower() in HEIC_SUFFIXES for name in ignored)
+    hint = f"{count(heic, 'HEIC image')} cannot be read without pip install metrix[heic]" if heic else ""
     if not rows:
-        raise DataError(f"{root} has {count(len(folders), 'folder')} without any images")
-    notes = []
+        raise DataError(f"{root} has {count(len(folders), 'folder')} without any images{f'; {hint}' if hint else ''}")
+    notes = [hint] if hint else []
     if ignored:
         notes.append(f"{count(len(ignored), 'file')} that are not images in a class folder: {first_few(ignored)}")
     return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)

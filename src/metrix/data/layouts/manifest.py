@@ -61,6 +61,7 @@ def _read_csv(path: Path) -> dict[str, list[Any]]:
     if not lines:
         raise DataError(f"{path} is empty; expected the columns {', '.join(NEEDED)}")
     header = [name.strip() for name in lines[0]]
+    _refuse_repeated(path, header)
     for number, line in enumerate(lines[1:], start=1):
         if len(line) != len(header):
             raise DataError(f"{path}, row {number}: expected {len(header)} values, got {len(line)}")
@@ -72,10 +73,33 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
     import pyarrow.parquet
 
     try:
+        schema = pyarrow.parquet.read_schema(path)
+        _refuse_repeated(path, schema.names)
+        for name in set(NEEDED) & set(schema.names):
+            kind = schema.field(name).type
+            if not _is_plain(kind):
+                raise DataError(f"{path}: column {name!r}: expected text or integers, got {kind}")
         table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except DataError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a Parquet table: {error}") from error
     return table
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether values of a type of pyarrow are texts, integers, or the floats that integers with gaps become."""
+    from pyarrow import types
+
+    plain = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(plain) or types.is_large_string(plain) or types.is_null(plain)
+    return bool(text or types.is_integer(plain) or types.is_floating(plain) or types.is_boolean(plain))
+
+
+def _refuse_repeated(path: Path, header: Sequence[str]) -> None:
+    repeated = sorted({name for name in header if name and list(header).count(name) > 1})
+    if repeated:
+        raise DataError(f"{path}: expected each column once, got {', '.join(map(repr, repeated))} more than once")
 
 
 def _check_columns(path: Path, given: Sequence[str]) -> None:
@@ -140,8 +164,10 @@ def _parse_box(where: str, values: dict[str, Any]) -> Box | None:
         return None
     try:
         left, upper, right, lower = (int(float(text)) for text in texts)
-    except ValueError:
-        raise DataError(f"{where}: crop box: expected four numbers, got {dict(zip(BOX, texts, strict=True))}") from None
+    except (ValueError, OverflowError):
+        raise DataError(
+            f"{where}: crop box: expected four finite numbers, got {dict(zip(BOX, texts, strict=True))}"
+        ) from None
     if left >= right or upper >= lower:
         raise DataError(f"{where}: crop box: expected x_1 < x_2 and y_1 < y_2, got {left, upper, right, lower}")
     return left, upper, right, lower

@@ -1,0 +1,19 @@
+"""The console that every verb prints to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+from rich.segment import Segment
+
+from metrix.messages import make_printable
+
+
+class Console(rich.console.Console):
+    """Rich's console, which shows control characters in texts (such as file names) instead of sending them on."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> Any:
+        safe = [part if part.control else Segment(make_printable(part.text), part.style) for part in buffer]
+        return super()._render_buffer(safe)
