@@ -425,6 +425,35 @@ def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:
         Index.open(tmp_path / "h")
 
 
+def test_files_of_the_user_are_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in ("graph-1.png", "vectors-2020.npy", "items-list.arrow"):
+        (tmp_path / "photos" / name).write_text("mine")
+    with pytest.raises(InvalidInput, match=r"got one with graph-1\.png"):
+        Index.create(tmp_path / "photos", [photos(3)])
+    index = Index.create(tmp_path / "i", [photos(3)])
+    (tmp_path / "i" / "graph-1.png").write_text("mine")
+    index.add(photos(3, start=10))
+    assert (tmp_path / "i" / "graph-1.png").read_text() == "mine"
+    for name in ("graph-1.png", "vectors-2020.npy", "items-list.arrow"):
+        assert (tmp_path / "photos" / name).read_text() == "mine"
+
+
+def test_a_table_without_ids_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    Index.create(tmp_path / "i", [Items.read(points(0, 3), ["a", "b", "c"])])
+    for table in (
+        pa.table({"x": [1, 2, 3]}),
+        pa.table({"id": ["a", "b", "c"], "when": pa.array([0, 1, 2], pa.date32())}),
+    ):
+        path = str(tmp_path / "i" / "items-000001.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        with pytest.raises(DataError, match="expected ids and columns"):
+            Index.open(tmp_path / "i")
+
+
 def test_tensors_are_accepted() -> None:
     x = torch.from_numpy(points(0, 20))
     for dtype in (torch.float32, torch.bfloat16):

@@ -20,7 +20,7 @@ def photos(n: int, seed: int = 0, start: int = 0) -> Items:
     numbers = range(start, start + n)
     columns = {
         "label": [None if i % 7 == 0 else f'it\'s "{i % 3}" \\ ü' for i in numbers],
-        "unit price": [None if i % 5 == 0 else i / 2 for i in numbers],
+        "unit price": [None if i % 5 == 0 else float("nan") if i % 11 == 0 else i / 2 for i in numbers],
         "stock": list(numbers),
         "sold": [i % 2 == 0 for i in numbers],
     }
@@ -49,6 +49,8 @@ FILTERS = [
     ["sold=true", "stock!=4"],
     ["stock<10.5"],
     ["label=nothing"],
+    ['label>it\'s "0" \\ ü'],
+    ['label<=it\'s "1" \\ ü', "unit price!=3"],
 ]
 
 

@@ -24,6 +24,7 @@ from metrix.runs.image_lists import ImageList, list_images, split_id
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.search import Found, Index, Items, Settings
+from metrix.search.index import require_index_folder
 from metrix.search.items import together
 from metrix.train.batches import Report, ignore_report
 
@@ -62,6 +63,7 @@ def index_images(
         root: the folder that ids are relative to.
         settings: of the approximate kinds.
     """
+    require_index_folder(output)
     listed = _list(model, images, root)
     with _embedded(model, listed, output) as lots:
         index = Index.create(

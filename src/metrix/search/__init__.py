@@ -7,7 +7,7 @@ find_duplicates, find_suspects  what an index shows about its own data
 """
 
 from metrix.search.cleaning import Duplicates, Suspect, find_duplicates, find_suspects
-from metrix.search.faiss_store import Settings
+from metrix.search.faiss_graph import Settings
 from metrix.search.index import Index
 from metrix.search.items import LABEL, Items
 from metrix.search.manifest import Fingerprint, Manifest, Threshold

@@ -16,27 +16,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
 from metrix.files import lock
 from metrix.messages import first_few
 from metrix.search import faiss_store
-from metrix.search.faiss_store import FaissStore, Settings
+from metrix.search.faiss_graph import Settings
+from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_conditions
 from metrix.search.items import Items, chained, in_batches, same_columns, unit_vectors
-from metrix.search.manifest import Fingerprint, Manifest, Threshold
-from metrix.search.refining import ALPHA, expand_queries, rerank
-from metrix.search.stores import KINDS, SCAN_ROWS, Best, Found, Neighbours, Store
+from metrix.search.manifest import FILE, Fingerprint, Manifest, Threshold
+from metrix.search.recall import measure_recall
+from metrix.search.refining import ALPHA
+from metrix.search.searching import search_store
+from metrix.search.stores import KINDS, SCAN_ROWS, Found, Store
 
-QUERIES_AT_ONCE = 1024  # of a refined search, which holds the vectors of every candidate
 LOCK = ".lock"
+_GENERATION = re.compile(r"vectors-\d{6,}\.npy|items-\d{6,}\.arrow|graph-\d{6,}(-part\d+)?\.(faiss|ivfdata)")
 
 
 class Index:
@@ -109,6 +109,7 @@ class Index:
         if model is not None and model.dim != first.dim:
             raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
         with _writing(folder):
+            require_index_folder(folder)
             before = _manifest_if_sound(folder)
             generation = 1 if before is None else before.generation + 1
             if engine == "milvus":
@@ -215,25 +216,7 @@ class Index:
         if exclude is not None and len(exclude) != len(unit):
             raise ShapeError(f"exclude: expected an id or None for each of {len(unit)} queries, got {len(exclude)}")
         conditions = read_conditions(where, self.columns)
-
-        def find(vectors: NDArray[np.float32], depth: int, rows: slice, with_vectors: bool) -> Neighbours:
-            left_out = None if exclude is None else exclude[rows]
-            more = int(left_out is not None)
-            return _without(self.store.search(vectors, depth + more, conditions, with_vectors), left_out, depth)
-
-        if not expand and not rerank:
-            return Found(*find(unit, int(k), slice(None), False)[:2])
-        parts = []
-        for start in range(0, len(unit), QUERIES_AT_ONCE):
-            rows = slice(start, start + QUERIES_AT_ONCE)
-            some_queries = unit[rows]
-            if expand:
-                near = find(some_queries, expand, rows, True).vectors
-                assert near is not None
-                some_queries = expand_queries(some_queries, near, alpha)
-            found = find(some_queries, max(int(k), rerank), rows, bool(rerank))
-            parts.append(_reranked(some_queries, found, rerank, int(k)) if rerank else found)
-        return _stacked(parts)
+        return search_store(self.store, unit, int(k), conditions, exclude, expand, alpha, rerank)
 
     def get(self, ids: Sequence[Any]) -> Items:
         """The items of these ids, in this order, with vectors and columns; an unknown id is an error."""
@@ -254,25 +237,8 @@ class Index:
             self.manifest.model.require(model)
 
     def measure_recall(self, k: int = 10, sample: int = 1000, seed: int = 0) -> float:
-        """The share of the true k nearest neighbours that `search` finds, over a sample of the items.
-
-        1 for an exact index; the item itself does not count.
-        """
-        if self.kind == "exact":
-            return 1.0
-        count = len(self)
-        k = min(k, count - 1)
-        if k < 1:
-            return 1.0
-        rows = np.sort(np.random.default_rng(seed).permutation(count)[: max(1, sample)])
-        queries, ids = _sampled(self.store, rows)
-        truth, numbers = _exact_neighbours(self.store, queries, k + 1)
-        found = self.store.search(queries, k + 1).ids
-        hits = 0
-        for own, near, exact in zip(ids, found.tolist(), truth.tolist(), strict=True):
-            real = [one for one in (numbers[row] for row in exact) if one != own][:k]
-            hits += len(set(real) & set([one for one in near if one != own][:k]))
-        return hits / (len(queries) * k)
+        """The share of the true k nearest neighbours that `search` finds, over a sample of the items."""
+        return measure_recall(self.store, k, sample, seed)
 
     def save(self, folder: str | os.PathLike[str]) -> Index:
         """Write the index to a folder and open that; everything or nothing, as with `create`."""
@@ -456,13 +422,26 @@ def _writing(folder: Path) -> Iterator[None]:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
 
 
+def require_index_folder(folder: Path) -> None:
+    """An error if a folder has files that are not of an index: those of the user are never touched."""
+    if not folder.is_dir() or (folder / FILE).exists():
+        return
+    other = sorted(
+        path.name for path in folder.iterdir() if not path.name.startswith(".") and not _GENERATION.fullmatch(path.name)
+    )
+    if other:
+        raise InvalidInput(
+            f"{folder}: expected an index, or a folder that is new or empty, got one with {first_few(other)}; choose "
+            "another name"
+        )
+
+
 def _tidy(folder: Path, now: Manifest, before: Manifest | None) -> None:
     """Remove files of other generations, also what a killed writer left, and a collection that was replaced."""
     kept = faiss_store.files_of(now.place)
-    for pattern in ("vectors-*.npy", "items-*.arrow", "graph-*"):
-        for path in folder.glob(pattern):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if _GENERATION.fullmatch(path.name) and path.name not in kept:
+            path.unlink(missing_ok=True)
     if (
         before is not None
         and before.engine == "milvus"
@@ -471,75 +450,6 @@ def _tidy(folder: Path, now: Manifest, before: Manifest | None) -> None:
         from metrix.search.milvus_store import drop_collection
 
         drop_collection(folder, before.place)
-
-
-def _without(found: Neighbours, left_out: Sequence[Any] | None, depth: int) -> Neighbours:
-    """The first `depth` neighbours of each query, without the id that it must not find."""
-    if left_out is None:
-        return found
-    names = np.array(list(left_out), dtype=object).reshape(-1, 1)
-    order = np.argsort(found.ids.astype(object) == names, axis=1, kind="stable")  # the left-out one to the end
-    order = order[:, : min(depth, order.shape[1])]
-    ids = np.take_along_axis(found.ids, order, axis=1)
-    similarities = np.take_along_axis(found.similarities, order, axis=1)
-    gone = ids.astype(object) == names  # where nothing else is left
-    if gone.any():
-        ids = np.where(gone, "" if ids.dtype == object else -1, ids)
-        similarities = np.where(gone, np.float32(np.nan), similarities)
-    vectors = None
-    if found.vectors is not None:
-        vectors = np.take_along_axis(found.vectors, order[:, :, None], axis=1)
-        vectors[gone] = 0
-    return Neighbours(ids, similarities, vectors)
-
-
-def _reranked(queries: NDArray[np.float32], found: Neighbours, depth: int, k: int) -> Neighbours:
-    """Neighbours with the first `depth` in the order of k-reciprocal re-ranking, cut to k."""
-    assert found.vectors is not None
-    order = np.tile(np.arange(found.ids.shape[1]), (len(queries), 1))
-    for q, query in enumerate(queries):
-        real = int((~np.isnan(found.similarities[q, :depth])).sum())
-        if real:
-            order[q, :real] = np.argsort(rerank(query, found.vectors[q, :real]), kind="stable")
-    order = order[:, :k]
-    return Neighbours(
-        np.take_along_axis(found.ids, order, axis=1), np.take_along_axis(found.similarities, order, axis=1)
-    )
-
-
-def _stacked(parts: Sequence[Neighbours]) -> Found:
-    """Answers to lots of queries as one; shorter lists are filled up with none."""
-    width = max(part.ids.shape[1] for part in parts)
-    text = parts[0].ids.dtype == object
-    ids = np.full((sum(len(part.ids) for part in parts), width), "" if text else -1, dtype=parts[0].ids.dtype)
-    similarities = np.full(ids.shape, np.nan, dtype=np.float32)
-    start = 0
-    for part in parts:
-        rows, columns = slice(start, start + len(part.ids)), slice(0, part.ids.shape[1])
-        ids[rows, columns], similarities[rows, columns] = part.ids, part.similarities
-        start += len(part.ids)
-    return Found(ids, similarities)
-
-
-def _sampled(store: Store, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], list[Any]]:
-    """Vectors and ids of some rows, in the order of a scan."""
-    vectors, ids, start = [], list[Any](), 0
-    for lot in store.scan():
-        here = rows[(rows >= start) & (rows < start + len(lot))] - start
-        vectors.append(np.array(lot.vectors[here]))
-        ids += lot.ids.take(pa.array(here)).to_pylist()
-        start += len(lot)
-    return np.concatenate(vectors), ids
-
-
-def _exact_neighbours(store: Store, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], list[Any]]:
-    """Rows of the k nearest by comparing with everything, and the ids of all rows."""
-    best, ids = Best(len(queries), k), list[Any]()
-    for lot in store.scan(65_536):
-        similarities, rows = faiss_store.nearest(queries, np.ascontiguousarray(lot.vectors), min(k, len(lot)))
-        best.add(similarities, rows + len(ids))
-        ids += lot.ids.to_pylist()
-    return best.rows, ids
 
 
 def _prefix(root: str | None, other: str | None) -> str:

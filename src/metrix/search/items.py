@@ -193,7 +193,10 @@ def _column(name: str, values: Sequence[Any], count: int) -> Any:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"column {name!r}: expected values of one kind, got a mixture ({error})") from error
-    return array.cast(COLUMN_KINDS[_kind(array.type)])
+    array = array.cast(COLUMN_KINDS[_kind(array.type)])
+    if pa.types.is_floating(array.type):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)  # NaN is no value, as in pandas
+    return array
 
 
 def _kind(kind: Any) -> str:

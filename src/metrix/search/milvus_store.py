@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
 from metrix.files import write_json
-from metrix.search.faiss_store import Settings, as_ids
+from metrix.search.faiss_graph import Settings
+from metrix.search.faiss_store import as_ids
 from metrix.search.filters import Condition, expression
 from metrix.search.items import COLUMN_KINDS, Items, chained, in_batches, same_columns, take
 from metrix.search.stores import SCAN_ROWS, Neighbours, none_like
