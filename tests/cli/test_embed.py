@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
+from metrix.runs.trained_model import open_run
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +82,7 @@ def test_a_folder_of_images_of_other_classes_is_embedded_whole(metrix: Any, run:
 def test_a_killed_export_goes_on_where_it_was(
     run: Path, test_vectors: np.ndarray, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    import metrix.runs.export as exporting
+    import metrix.runs.embedding_output as writing
     from metrix.runs import embedding_blocks
     from metrix.runs.trained_model import open_run
 
@@ -102,7 +105,7 @@ def test_a_killed_export_goes_on_where_it_was(
         plain(self, number, vectors)
 
     monkeypatch.setattr(embedding_blocks.EmbeddingBlocks, "write", write)
-    assert exporting.export(open_run(run), output, part_name="all")
+    assert writing.write_embeddings(open_run(run), output, part_name="all", engine="auto")
     blocks = -(-1464 // embedding_blocks.BLOCK)
     assert len(written) == blocks - len(kept)
     table = pq.read_table(output)
@@ -152,6 +155,61 @@ def test_what_is_there_is_not_replaced_unasked(
     assert output.read_bytes() == first
     assert metrix("embed", other_run, "-o", output, "--overwrite").code == 0
     assert output.read_bytes() != first
+
+
+def test_torch_is_exact_and_another_engine_says_how_exact_it_is(
+    metrix: Any, run: Path, test_vectors: np.ndarray, tmp_path: Path
+) -> None:
+    outcome = metrix("embed", run, "-o", tmp_path / "exact.npy", "--engine", "torch")
+    assert "engine: torch (exact)" in outcome.err
+    np.testing.assert_array_equal(np.load(tmp_path / "exact.npy"), test_vectors)
+    outcome = metrix("embed", run, "-o", tmp_path / "fast.npy", "--engine", "onnx")
+    assert "engine: onnx" in outcome.err
+    assert "differ by at most" in outcome.err
+    np.testing.assert_allclose(np.load(tmp_path / "fast.npy"), test_vectors, atol=1e-5)
+    exact, fast = (json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in ("exact", "fast"))
+    assert exact["key"] != fast["key"]
+    assert exact["engine"] == {"name": "torch", "measured": []}
+    torch, onnx = fast["engine"]["measured"]
+    assert (torch["engine"], onnx["engine"], onnx["images"]) == ("torch", "onnx", 16)
+    assert 0 < onnx["largest_difference"] < 1e-5
+    # what `evaluate` keeps is exact, whatever was embedded before
+    np.testing.assert_array_equal(open_run(run).embed("test").vectors, test_vectors)
+
+
+def test_embeddings_of_another_engine_are_not_taken_for_exact(
+    metrix: Any, refused: Any, run: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "x.parquet"
+    assert metrix("embed", run, "-o", output, "--engine", "onnx").code == 0
+    first = output.read_bytes()
+    assert metrix("embed", run, "-o", output, "--engine", "auto").code == 0  # they will do
+    assert output.read_bytes() == first
+    refused("embed", run, "-o", output, "--engine", "torch", words=("already exists", "--overwrite"))
+    assert metrix("embed", run, "-o", output, "--engine", "torch", "--overwrite").code == 0
+    assert output.read_bytes() != first
+
+
+def test_processes_agree_on_the_engine_that_the_first_chose(
+    metrix: Any, run: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from metrix.model import engines
+    from metrix.runs import embedding_output
+
+    def choose(embedder: Any, *_: Any) -> Any:
+        calls.append(1)
+        return engines.build_engine("onnx", embedder), []
+
+    calls: list[int] = []
+    monkeypatch.setattr(embedding_output, "choose_engine", choose)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in (1, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        outcome = metrix("embed", run, "-o", tmp_path / "x.npy")
+        assert outcome.code == 0, outcome.err
+    assert len(calls) == 1
+    assert json.loads((tmp_path / "x.json").read_text("utf-8"))["engine"]["name"] == "onnx"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.json", "x.npy"]
 
 
 def test_mistakes(refused: Any, run: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -35,7 +35,7 @@ def test_embeds_as_training_does(finished: RunFolder) -> None:
 def test_embeds_each_image_once(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_run(finished.path).embed("test")
     assert [path.name for path in (finished.path / "embeddings").iterdir()] == ["test.safetensors"]
-    monkeypatch.setattr("metrix.runs.trained_model.embed_batches", None)  # an error if it is called
+    monkeypatch.setattr("metrix.runs.trained_model.read_ahead", None)  # an error if it is called
     again = open_run(finished.path).embed("test")
     assert np.array_equal(first.vectors, again.vectors)
     assert first.fingerprint == again.fingerprint

@@ -23,6 +23,7 @@ from metrix.cli import (
     demo,
     embed,
     evaluate,
+    export,
     index,
     methods,
     report,
@@ -86,6 +87,7 @@ for verb in (
     search,
     threshold,
     serve,
+    export,
     reproduce,
 ):
     verb.add_to(app)

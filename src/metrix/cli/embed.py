@@ -1,4 +1,4 @@
-"""`metrix embed`: export embeddings to a file."""
+"""`metrix embed`: write embeddings to a file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,22 @@ def embed_command(
     part: Annotated[
         str | None, typer.Option(help="test, train or all; by default test for the run's data, all for other data")
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="what runs the network: torch (exact), bf16, onnx, a file of metrix export --onnx, or auto, the "
+            "fastest on this machine by a short measurement"
+        ),
+    ] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing file")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress")] = False,
 ) -> None:
     """Write the embeddings of images to a file, with the id, path and label of each image.
 
-    An interrupted export resumes when it is started again. Under torchrun, or with RANK and WORLD_SIZE set, each
+    On a CPU, a long job runs through the fastest engine; its largest difference to the exact embeddings is printed and
+    stored in the file. Measures (metrix evaluate) always use the exact engine, which is torch.
+
+    An interrupted command resumes when it is started again. Under torchrun, or with RANK and WORLD_SIZE set, each
     process embeds its share of the images, and the last to finish writes the file.
     """
     import os
@@ -36,7 +46,7 @@ def embed_command(
 
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
-    from metrix.runs.export import export, read_process_share
+    from metrix.runs.embedding_output import read_process_share, write_embeddings
     from metrix.runs.trained_model import PARTS, open_run
 
     if part is not None and part not in PARTS:
@@ -47,9 +57,12 @@ def embed_command(
     with show_progress(quiet) as report:
         model = open_run(run, report)
         chosen = part or ("test" if data is None else "all")
-        complete = export(model, output, data, chosen, share=share, overwrite=overwrite)
+        written = write_embeddings(model, output, data, chosen, share=share, overwrite=overwrite, engine=engine)
     if quiet:
         return
-    done = f"rank {share[0]} of {share[1]} is done; the last to finish writes the file"
-    message = f"written: [cyan]{escape(str(output))}[/]" if complete else done
-    Console(stderr=True, soft_wrap=True).print(message, highlight=False)
+    console = Console(stderr=True, soft_wrap=True)
+    if written is None:
+        console.print(f"rank {share[0]} of {share[1]} is done; the last to finish writes the file", highlight=False)
+        return
+    console.print(f"engine: {written.engine}", highlight=False, markup=False)
+    console.print(f"written: [cyan]{escape(str(written.path))}[/]", highlight=False)

@@ -70,8 +70,8 @@ def evaluate_command(
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
+    from metrix.runs.embedding_output import read_process_share
     from metrix.runs.evaluation import embed_examples, evaluate_examples, read_examples, write_evaluation
-    from metrix.runs.export import read_process_share
     from metrix.runs.trained_model import open_run
     from metrix.search.refining import DEPTH
 

@@ -77,6 +77,11 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         """Set the epoch, which gives every image a new random view, also in loader processes that are running."""
         self._epoch.fill_(epoch)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the images need no decoding."""
+        return self._source.catalogue.pixels is not None
+
     def with_transform(self, transform: Transform | None, seed: int = 0) -> Part:
         """A copy of this part with another transform; `seed` is that of its random numbers."""
         other = copy.copy(self)

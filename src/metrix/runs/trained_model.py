@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 from metrix import data
 from metrix.data import Dataset, Part
+from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
 from metrix.model import Embedder
+from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
 from metrix.runs.embedding_blocks import BlocksInMemory, EmbeddingBlocks
 from metrix.runs.output import write_output
 from metrix.train.batches import (
     Report,
     build_views,
-    embed_batches,
     ignore_report,
     open_data,
     select_training_part,
@@ -152,10 +153,28 @@ class TrainedModel:
             digest.update(self.config.data.cache.encode())  # cached images are resized, so their pixels differ
         return digest.hexdigest()
 
+    @property
+    def image_size(self) -> int:
+        """Side in pixels of the images that the network gets."""
+        return self.config.data.image_size or self.embedder.data_config.size
+
     def fill_blocks(
-        self, blocks: EmbeddingBlocks, dataset: Dataset, part: Part, share: tuple[int, int] = (0, 1)
+        self,
+        blocks: EmbeddingBlocks,
+        dataset: Dataset,
+        part: Part,
+        share: tuple[int, int] = (0, 1),
+        engine: Engine | None = None,
     ) -> None:
-        """Embed the missing blocks of a part; with `share` = (rank, world size), only those of that process."""
+        """Embed the missing blocks of a part.
+
+        Args:
+            blocks: where embeddings are kept
+            dataset: the data
+            part: the images
+            share: (rank, world size): only the blocks of that process
+            engine: what runs the network; the exact one, torch, by default
+        """
         import torch
 
         rank, world = share
@@ -164,15 +183,20 @@ class TrainedModel:
         if not missing:
             return
         still = self.with_test_view(dataset, part)
-        batches = [list(blocks.rows(number)) for number in missing]
+        engine = engine or build_engine(TORCH, self.embedder)
+        pieces = {n: _split(blocks.rows(n), engine.at_once) for n in missing}
         of = sum(len(blocks.rows(number)) for number in mine)
-        done = of - sum(map(len, batches))
+        done = of - sum(len(blocks.rows(number)) for number in missing)
+        images = read_ahead(still, [piece for n in missing for piece in pieces[n]], self.config.data.workers or None)
         with torch.inference_mode():
-            vectors = embed_batches(self.embedder, still, batches, _device(), self.config.data.workers)
-            for number, block in zip(missing, vectors, strict=True):
-                blocks.write(number, block.numpy())
-                done += len(block)
-                self.report("embedding", done, of)
+            for number in missing:
+                found = []
+                for _ in pieces[number]:
+                    found.append(engine.run(next(images)))
+                    done += len(found[-1])
+                    self.report("embedding", done, of)
+                blocks.write(number, torch.cat(found).numpy())
+        images.close()
 
     def embed(self, name: str = "test", spec: str | None = None) -> PartEmbeddings:
         """Embeddings of a part of the run's data, or of the data `spec`; kept in the run's folder.
@@ -241,6 +265,11 @@ def fingerprint_images(dataset: Dataset, part: Part) -> str:
         pixels=None if whole.pixels is None else whole.pixels[at],
     )
     return only.fingerprint()
+
+
+def _split(rows: range, at_once: int | None) -> list[list[int]]:
+    step = at_once or len(rows)
+    return [list(rows[start : start + step]) for start in range(0, len(rows), step)]
 
 
 def _read_kept(path: Path, key: str) -> NDArray[np.float32] | None:

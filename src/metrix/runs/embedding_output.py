@@ -1,30 +1,47 @@
-"""Export of embeddings for other programs: Parquet, or NumPy with a CSV table beside it.
+"""Embeddings in files for other programs: Parquet, or NumPy with a CSV table beside it.
 
-Blocks are written to a hidden folder beside the output first, so an interrupted export continues where it was, with
-any number of processes. The process that completes the last block assembles them.
+Blocks are written to a hidden folder beside the output first, so an interrupted command continues where it was, with
+any number of processes. The process that completes the last block assembles them. The first process to start chooses
+the engine for all of them, and leaves its choice in that folder.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metrix.data import Dataset, Part
-from metrix.errors import InvalidInput
+from metrix.data.reading_ahead import read_ahead
+from metrix.errors import InvalidInput, unknown_choice
+from metrix.files import lock, write_json
+from metrix.model.engines import (
+    AUTO,
+    ENGINES,
+    TORCH,
+    Engine,
+    build_engine,
+    choose_engine,
+    measure_engines,
+    open_engine_file,
+)
 from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 
 COLUMNS = ("id", "path", "label", "part")
 _ABOUT = b"metrix"
+_COMPARED = 16  # images on which engines are compared
 
 
-def export(
+def write_embeddings(
     model: TrainedModel,
     output: Path,
     spec: str | None = None,
@@ -32,7 +49,8 @@ def export(
     *,
     share: tuple[int, int] = (0, 1),
     overwrite: bool = False,
-) -> bool:
+    engine: str = TORCH,
+) -> WrittenEmbeddings | None:
     """Embed a part and write it to a file.
 
     Args:
@@ -40,45 +58,120 @@ def export(
         output: FILE.parquet, FILE.npy, or a folder, which gets embeddings.npy
         spec: other data than the run's own
         part_name: test, train or all
-        share: (rank, world size) of this process, if several export together
+        share: (rank, world size) of this process, if several work together
         overwrite: replace a file with other content
+        engine: what runs the network: torch (exact), bf16, onnx, a file that `metrix export --onnx` wrote, or auto for
+            the fastest on this machine
 
     Returns:
-        Whether the output is complete; False if other processes still have to finish their share.
+        What the complete output says of itself; None if other processes still have to finish their share.
     """
     output = _output_file(output)
+    from_file = engine.endswith(".onnx")
+    if not from_file and engine not in ENGINES:
+        raise unknown_choice("engine", engine, (*ENGINES, "FILE.onnx"))
     dataset = model.open_data(spec)
     part = model.select_part(dataset, part_name)
+    key = model.embeddings_key(dataset, part)
+    opened = open_engine_file(Path(engine), model.digest, model.image_size) if from_file else None
+    wanted = engine if opened is None else opened.name
+    before = _read_about(output)
+    if before is not None and _is_of(before, key, wanted):
+        return WrittenEmbeddings(output, before)
+    if output.exists() and not overwrite:
+        raise InvalidInput(f"{output} already exists with other content: choose another name, or give --overwrite")
+    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{_with_engine(key, wanted)[:16]}"), len(part))
+    try:
+        blocks.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{output.parent} cannot be written: {error.strerror}; choose another place") from error
+    chosen, measured = _agree_on_engine(model, blocks, dataset, part, opened, wanted)
     about: dict[str, Any] = {
         "run": str(model.run.path),
         "data": spec if spec is not None else model.config.data.data,
         "part": part_name,
         "images": len(part),
         "dim": model.config.model.dim,
-        "key": model.embeddings_key(dataset, part),
+        "key": _with_engine(key, chosen.name),
+        "engine": {"name": chosen.name, **({"file": engine} if from_file else {}), "measured": measured},
     }
-    before = _read_about(output)
-    if before is not None and before.get("key") == about["key"]:
-        return True
-    if output.exists() and not overwrite:
-        raise InvalidInput(f"{output} already exists with other content: choose another name, or give --overwrite")
-    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{about['key'][:16]}"), len(part))
-    try:
-        blocks.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"{output.parent} cannot be written: {error.strerror}; choose another place") from error
-    model.fill_blocks(blocks, dataset, part, share)
+    model.fill_blocks(blocks, dataset, part, share, chosen)
     with blocks.locked():
         if blocks.missing:
             # another process may have assembled the blocks in the meantime
             now = _read_about(output)
-            return now is not None and now.get("key") == about["key"]
+            return WrittenEmbeddings(output, now) if now is not None and now.get("key") == about["key"] else None
         if output.suffix == ".parquet":
             _write_parquet(output, dataset, part, blocks, about)
         else:
             _write_numpy(output, dataset, part, blocks, about)
         blocks.remove()
-    return True
+    return WrittenEmbeddings(output, about)
+
+
+@dataclass(frozen=True)
+class WrittenEmbeddings:
+    """A complete file of embeddings, and the description that is stored with it."""
+
+    path: Path
+    about: dict[str, Any]
+
+    @property
+    def engine(self) -> str:
+        """The engine that made them, how fast it is and how exact, in a line.
+
+        >>> WrittenEmbeddings(Path("x.npy"), {}).engine
+        'torch (exact)'
+        """
+        used = self.about.get("engine", {"name": TORCH, "measured": []})
+        measured = {one["engine"]: one for one in used["measured"]}
+        name = used.get("file", used["name"])
+        own, exact = measured.get(used["name"]), measured.get(TORCH)
+        if own is None or exact is None:
+            return "torch (exact)" if name == TORCH else name
+        faster = own["images_per_second"] / exact["images_per_second"]
+        if name == TORCH:
+            return f"torch (exact), the fastest of {', '.join(measured)}"
+        return (
+            f"{name}, {faster:.1f} × as fast as torch; on {own['images']} images, entries differ by at most "
+            f"{own['largest_difference']:.1g} from the exact ones, cosines are at least {own['smallest_cosine']:.7g}"
+        )
+
+
+def _agree_on_engine(
+    model: TrainedModel, blocks: EmbeddingBlocks, dataset: Dataset, part: Part, opened: Engine | None, wanted: str
+) -> tuple[Engine, list[dict[str, Any]]]:
+    """The engine of all processes that work on the blocks, now and after an interruption, and what was measured."""
+    if wanted == TORCH:
+        return build_engine(TORCH, model.embedder), []
+    kept = blocks.folder / "engine.json"
+    with lock(blocks.folder / "engine.lock"):
+        engine: Engine | None = opened
+        if kept.is_file():
+            content = json.loads(kept.read_bytes())
+            return engine or build_engine(content["name"], model.embedder, model.image_size), content["measured"]
+        rows = np.linspace(0, len(part) - 1, num=min(len(part), _COMPARED), dtype=int).tolist()
+        images = next(read_ahead(model.with_test_view(dataset, part), [rows], model.config.data.workers or None))
+        if wanted == AUTO:
+            engine, found = choose_engine(model.embedder, images, len(part), model.image_size)
+        else:
+            engine = engine or build_engine(wanted, model.embedder, model.image_size)
+            exact = build_engine(TORCH, model.embedder)
+            found = measure_engines([exact, engine], images, time.perf_counter)
+        measured = [one.to_dict() for one in found]
+        write_json(kept, {"name": engine.name, "measured": measured})
+        return engine, measured
+
+
+def _with_engine(key: str, engine: str) -> str:
+    """The key of embeddings by an engine: `key` itself for the exact one."""
+    return key if engine == TORCH else hashlib.sha256(f"{key}|{engine}".encode()).hexdigest()
+
+
+def _is_of(about: dict[str, Any], key: str, wanted: str) -> bool:
+    """Whether a description is of embeddings with this key by the wanted engine; `auto` takes those of any."""
+    used = about.get("engine", {}).get("name", TORCH)
+    return bool(about.get("key") == _with_engine(key, used) and wanted in (AUTO, used))
 
 
 def read_process_share(environment: Callable[[str], str | None]) -> tuple[int, int]:
