@@ -13,6 +13,7 @@ MetrixError
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from numbers import Integral
 
@@ -81,3 +82,26 @@ def check_integer(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InvalidInput(f"{name}: expected an integer ≥ {least}, got {value!r}")
     return int(value)
+
+
+def check_number(name: str, value: object, above: float = -math.inf, least: float = -math.inf) -> float:
+    """The finite number that was given as `value`, which must be > `above` and ≥ `least`.
+
+    Raises:
+        InvalidInput: if it is not a number (a bool or a string is not one here), not finite, or too small.
+
+    >>> check_number("alpha", 2, above=0)
+    2.0
+    >>> check_number("margin", float("nan"))
+    Traceback (most recent call last):
+    ...
+    metrix.errors.InvalidInput: margin: expected a finite number, got nan
+    """
+    try:
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if math.isfinite(number) and number > above and number >= least:
+        return number
+    bound = f" > {above:g}" if above > -math.inf else f" ≥ {least:g}" if least > -math.inf else ""
+    raise InvalidInput(f"{name}: expected a {'' if math.isfinite(number) else 'finite '}number{bound}, got {value!r}")

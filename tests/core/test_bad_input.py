@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from pytorch_metric_learning import distances, reducers, regularizers
 from pytorch_metric_learning import losses as peer
 from torch import nn
 
-from metrix import Metrix, MetrixError, MetrixWarning, losses
+from metrix import Clean, Metrix, MetrixError, MetrixWarning, losses
+from metrix.core.rivals.imix import IMix
+from metrix.core.rivals.mochi import MoCHi
+from metrix.core.rivals.proxy_synthesis import ProxySynthesis
 
 X, Y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
 
@@ -26,14 +30,30 @@ def with_row(value):
 CASES = {
     "labels of another length": (lambda: embed()(X, Y[:5]), r"expected .* \(6,\) for 6 embeddings, got \(5,\)"),
     "labels of two axes": (lambda: losses.NCA()(X, Y[:, None]), r"\(6, 1\)"),
-    "labels as a list": (lambda: losses.NCA()(X, [0, 0, 1, 1, 2, 2]), "for 6 embeddings, got list"),
+    "labels by name": (lambda: losses.NCA()(X, list("aabbcc")), "labels: expected a tensor, or .* got list"),
+    "no labels": (lambda: embed()(X, None), "labels: expected a tensor, or .* got NoneType"),
+    "a list of tensors": (lambda: embed()([*X.clone().requires_grad_()], Y), "stack a list of tensors"),
+    "sparse embeddings": (
+        lambda: losses.NCA()(X.to_sparse(), Y),
+        "embeddings: expected a dense tensor, got torch.sparse",
+    ),
+    "sparse labels": (lambda: embed()(X, Y.to_sparse()), "labels: expected a dense tensor, got torch.sparse"),
+    "nested embeddings": (
+        lambda: losses.Triplet()(torch.nested.nested_tensor([*X], layout=torch.jagged), Y),
+        "got a nested tensor",
+    ),
+    "meta embeddings": (lambda: embed()(X.to("meta"), Y), "embeddings: expected a tensor with values"),
+    "meta labels": (lambda: losses.NCA()(X, Y.to("meta")), "labels: expected a tensor with values"),
+    "float8": (lambda: embed()(X.to(torch.float8_e4m3fn), Y), "16, 32 or 64 bits, got torch.float8_e4m3fn"),
+    "complex embeddings": (lambda: losses.EPSHN()(X.to(torch.complex64), Y), "got torch.complex64"),
+    "text as lam": (lambda: embed().mixed(X, Y, lam="half"), "lam: expected a tensor"),
     "float labels": (lambda: losses.NCA()(X, Y.float()), "labels: expected integers, .* got torch.float32"),
     "embeddings of one axis": (
         lambda: embed()(X[0], Y),
         r"expected .*\(examples, dimensions\), got \(4,\)",
     ),
     "no embeddings": (lambda: embed()(X[:0], Y[:0]), r"got \(0, 4\)"),
-    "whole-number embeddings": (lambda: embed()(X.long(), Y), "expected floating point numbers, got torch.int64"),
+    "whole-number embeddings": (lambda: embed()(X.long(), Y), "expected floating point numbers .* got torch.int64"),
     "NaN": (lambda: embed()(with_row(torch.nan), Y), r"1 of 6 .*rows 3\)"),
     "infinity": (lambda: embed()(with_row(torch.inf), Y), "got NaN, infinite .* in 1 of 6"),
     "zero norm": (lambda: losses.Contrastive()(with_row(0.0), Y), "zero norm in 1 of 6"),
@@ -90,6 +110,76 @@ CASES = {
     "labels of another length, EPSHN": (lambda: losses.EPSHN()(X, Y[:5]), r"for 6 embeddings, got \(5,\)"),
     "zero norm, triplets": (lambda: losses.Triplet()(X * 0, Y), "zero norm"),
 }
+
+
+ODD = (float("nan"), float("inf"), -float("inf"), "0.5", None, True)
+NUMBERS = {
+    "strength": lambda v: embed(strength=v),
+    "alpha": lambda v: embed(alpha=v),
+    "margin, contrastive": lambda v: losses.Contrastive(margin=v),
+    "margin, lifted structure": lambda v: losses.LiftedStructure(margin=v),
+    "beta, deviance": lambda v: losses.BinomialDeviance(beta=v),
+    "gamma": lambda v: losses.MultiSimilarity(gamma=v),
+    "margin, multi-similarity": lambda v: losses.MultiSimilarity(margin=v),
+    "margin, proxy anchor": lambda v: losses.ProxyAnchor(3, 4, margin=v),
+    "temperature, NCA": lambda v: losses.NCA(temperature=v),
+    "temperature, ProxyNCA": lambda v: losses.ProxyNCA(3, 4, temperature=v),
+    "temperature, ProxyNCA++": lambda v: losses.ProxyNCAPlusPlus(3, 4, temperature=v),
+    "margin, triplet": lambda v: losses.Triplet(margin=v),
+    "margin, margin loss": lambda v: losses.Margin(margin=v),
+    "beta, margin loss": lambda v: losses.Margin(beta=v),
+    "temperature, EPSHN": lambda v: losses.EPSHN(v),
+    "la": lambda v: losses.SoftTriple(3, 4, la=v),
+    "tau": lambda v: losses.SoftTriple(3, 4, tau=v),
+    "margin, soft triple": lambda v: losses.SoftTriple(3, 4, margin=v),
+    "strength, i-Mix": lambda v: IMix(losses.Contrastive(), strength=v),
+    "alpha, i-Mix": lambda v: IMix(losses.Contrastive(), alpha=v),
+    "alpha, MoCHi": lambda v: MoCHi(losses.Contrastive(), alpha=v),
+    "alpha, Proxy Synthesis": lambda v: ProxySynthesis(losses.ProxyNCA(3, 4), alpha=v),
+}
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_settings_are_finite_numbers(name, value):
+    with pytest.raises(MetrixError, match=f"{name.split(',')[0]}: expected a finite number"):
+        NUMBERS[name](value)
+
+
+OBJECTIVES = {
+    "loss": losses.MultiSimilarity,
+    "proxies": lambda: losses.ProxyAnchor(3, 4).double(),
+    "baseline": losses.Triplet,
+    "clean": lambda: Clean(losses.NCA()),
+    "embed": embed,
+    "i-Mix": lambda: IMix(losses.Contrastive(), mixup="embed"),
+    "MoCHi": lambda: MoCHi(losses.Contrastive()),
+    "Proxy Synthesis": lambda: ProxySynthesis(losses.ProxyNCA(3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_arrays_and_lists_are_converted(name):
+    def value(embeddings, labels):
+        torch.manual_seed(0)
+        return OBJECTIVES[name]()(embeddings, labels).item()
+
+    x, y = X.double(), Y.numpy()
+    expected = value(x, Y)
+    backwards = np.ascontiguousarray(x.numpy()[::-1])[::-1]  # of negative stride
+    swapped = x.numpy().astype(">f8")  # of the other byte order
+    for embeddings in (x.numpy(), x.tolist(), backwards, swapped, tuple(map(tuple, x.tolist()))):
+        assert value(embeddings, Y.tolist()) == pytest.approx(expected, rel=1e-12)
+    for labels in (y, y.astype(np.uint16), Y.to(torch.uint64), Y.to(torch.uint32), Y.to(torch.int8), Y.to(torch.uint8)):
+        assert value(x, labels) == expected
+
+
+def test_one_class_says_which_part_is_zero():
+    x = X.clone().requires_grad_()
+    with pytest.warns(MetrixWarning, match="the mixed loss of the batch is zero") as said:
+        value = embed()(x, torch.zeros(6, dtype=torch.long))
+    assert value.item() > 0, "multi-similarity needs no negatives"
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("name", CASES)

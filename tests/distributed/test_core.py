@@ -49,7 +49,7 @@ def expected(case: Case, sizes: tuple[int, ...]) -> dict[str, Tensor]:
     clean = objective.loss(network.head(network.features(inputs)), labels)
     totals: list[Totals] = []
 
-    def kept(self: Loss, found: Totals, anchors: int, *graph: Tensor, ranks: object = None) -> tuple[Tensor, int]:
+    def kept(self: Loss, found: Totals, anchors: int, *graph: Tensor, **_: object) -> tuple[Tensor, int]:
         totals.append(found)
         return found.sums.sum(), 0
 

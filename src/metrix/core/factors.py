@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metrix.core.validation import check_lam, check_positive
-from metrix.errors import unknown_choice
+from metrix.core.validation import as_tensor, check_lam
+from metrix.errors import check_number, unknown_choice
 
 LAM_PER = ("pair", "batch")
 RowsOfFactors = Callable[[Tensor], Tensor]
@@ -38,7 +38,7 @@ class Factors:
         """λ of all pairs in a tensor of this shape, such as (left, right)."""
         device, dtype = self.like.device, self.like.dtype
         if self.given is not None:
-            return check_lam(torch.as_tensor(self.given, dtype=dtype, device=device), shape)
+            return check_lam(as_tensor("lam", self.given).to(device=device, dtype=dtype), shape)
         return draw(shape if self.per_pair else (), self.alpha, self.generator, device, dtype).expand(shape)
 
     def rows(self, shape: tuple[int, int]) -> RowsOfFactors:
@@ -56,7 +56,7 @@ class Factors:
 
 def check_drawing(alpha: float, lam_per: str) -> None:
     """Raise an error for an α or a `lam_per` that λ cannot be drawn with."""
-    check_positive("alpha", alpha)
+    check_number("alpha", alpha, above=0)
     if lam_per not in LAM_PER:
         raise unknown_choice("lam_per", lam_per, LAM_PER)
 

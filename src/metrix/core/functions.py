@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
+from metrix.errors import check_number
 
 
 def identity(x: Tensor) -> Tensor:
@@ -32,6 +33,9 @@ class Hinge:
 
     margin: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_number("margin", self.margin)
+
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
         return torch.relu(x - self.margin)
@@ -42,6 +46,9 @@ class Shortfall:
     """ρ⁺(x) = [m - x]₊, contrastive with positives that are drawn no closer than m."""
 
     margin: float
+
+    def __post_init__(self) -> None:
+        check_number("margin", self.margin)
 
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
@@ -54,6 +61,10 @@ class Exponential:
 
     scale: float
     margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+        check_number("margin", self.margin)
 
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
@@ -80,6 +91,9 @@ class Log1p:
     """σ(x) = weight · log(1 + x)."""
 
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("weight", self.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """σ(x)."""

@@ -28,7 +28,7 @@ from metrix.core.generic import (
     weights,
 )
 from metrix.core.sets import Sets
-from metrix.core.validation import check_labels, unit, warn_unusable
+from metrix.core.validation import as_tensor, check_labels, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]
@@ -58,14 +58,14 @@ class Loss(nn.Module):
             function = getattr(row, name)
             if isinstance(function, nn.Module):  # a user's learnable function trains and saves with the loss
                 self.add_module(name, function)
-        self._warned = False
+        self._warned: set[str] = set()
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """The clean loss, eq. loss-labels averaged over anchors.
 
         Args:
-            embeddings: (n, d); they need not be normalised.
-            labels: (n,), integers.
+            embeddings: (n, d); they need not be normalised. NumPy arrays and lists are converted, here and below.
+            labels: (n,), integers of any kind.
             indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
 
         Returns:
@@ -75,6 +75,7 @@ class Loss(nn.Module):
             raise InvalidInput(
                 "indices_tuple was given: these losses use all pairs of the batch, so leave the miner out"
             )
+        embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.clean(self.sets(unit(embeddings), labels))[0]
 
@@ -88,7 +89,8 @@ class Loss(nn.Module):
             return self.reduce(self.row, S, Weights(part.positive.to(S.dtype), negative.to(S.dtype)))
 
         found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
-        return self.conclude(found, len(sets.anchors), sets.anchors, sets.candidates, ranks=sets.ranks)
+        tensors = (sets.anchors, sets.candidates)
+        return self.conclude(found, len(sets.anchors), *tensors, ranks=sets.ranks, part="clean loss")
 
     def learnable(self) -> list[Tensor]:
         """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
@@ -99,7 +101,7 @@ class Loss(nn.Module):
 
         Of a batch gathered from several processes, `division` says which anchors are this one's.
         """
-        labels = check_labels(labels, len(embeddings))
+        labels = check_labels(labels, embeddings)
         share = division.of_examples()
         if share is None:
             return Sets.of_examples(embeddings, labels)
@@ -110,7 +112,9 @@ class Loss(nn.Module):
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
         return loss_per_anchor(self.row, S, weights(Y, valid, self.row.include_positive))[0]
 
-    def conclude(self, totals: Totals, anchors: int, *graph: Tensor, ranks: Ranks = ALONE) -> tuple[Tensor, int]:
+    def conclude(
+        self, totals: Totals, anchors: int, *graph: Tensor, ranks: Ranks = ALONE, part: str = "loss"
+    ) -> tuple[Tensor, int]:
         """The loss from its sums and counts, and how many anchors were left out.
 
         Args:
@@ -118,23 +122,25 @@ class Loss(nn.Module):
             anchors: how many anchors this process has.
             graph: tensors that a loss of zero, of a batch without usable anchors, depends on.
             ranks: the processes.
+            part: what is zero without usable anchors, for the warning: the clean loss, the mixed loss or all of it.
         """
         totals, anchors = ranks.add_up(totals, anchors)
         value = (totals.sums / totals.counts.clamp_min(1)).sum()
         usable = int(totals.anchors)
         if usable == 0:
-            self.warn_unusable(anchors)
+            self.warn_unusable(anchors, part)
             value = sum((x.sum() * 0.0 for x in (*graph, *self.parameters())), value * 0.0)
         return value, anchors - usable
 
-    def warn_unusable(self, anchors: int) -> None:
-        """Warn, once, that a batch had no anchor for which this loss is defined."""
-        if not self._warned:
-            self._warned = True
+    def warn_unusable(self, anchors: int, part: str) -> None:
+        """Warn, once, that a batch had no anchor for which this part of the loss is defined."""
+        if part not in self._warned:
+            self._warned.add(part)
             need = [
                 s for s, n in (("a positive", self.row.needs_positive), ("a negative", self.row.needs_negative)) if n
             ]
-            warn_unusable(self, anchors, " and ".join(need) or "a candidate")
+            needs = "a pair to mix" if part == "mixed loss" else " and ".join(need) or "a candidate"
+            warn_unusable(self, anchors, needs, part)
 
     def extra_repr(self) -> str:
         """The public parameters."""
@@ -226,7 +232,7 @@ class ProxyLoss(Loss):
                 f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {dim}: "
                 f"give the loss dim={embeddings.shape[1]}"
             )
-        return check_labels(labels, len(embeddings), num_classes)
+        return check_labels(labels, embeddings, num_classes)
 
     def unit_proxies(self) -> Tensor:
         """Proxies of unit norm, in at least float32."""

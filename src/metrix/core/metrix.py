@@ -21,8 +21,8 @@ from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.target import InterpolatedTarget, build_target
-from metrix.core.validation import check_not_negative, unit
-from metrix.errors import InvalidInput, check_integer
+from metrix.core.validation import unit
+from metrix.errors import InvalidInput, check_integer, check_number
 
 
 class Metrix(Objective):
@@ -86,7 +86,7 @@ class Metrix(Objective):
         self.pairs = _names("pairs", pairs, PAIR_KINDS)
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
         check_drawing(alpha, lam_per)
-        self.strength, self.alpha, self.lam_per = check_not_negative("strength", strength), float(alpha), lam_per
+        self.strength, self.alpha, self.lam_per = check_number("strength", strength, least=0), float(alpha), lam_per
         self.renormalise, self.generator = renormalise, generator
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
         self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
@@ -139,7 +139,7 @@ class Metrix(Objective):
         mixup = self.mixup[choose(len(self.mixup), self.generator)]
         kind = self._draw_pairs()
         batch = self.gather(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
             own = self._sets(batch)
             sets = self.extend(own)
             self.remember(own)

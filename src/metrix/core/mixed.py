@@ -90,7 +90,7 @@ def _mixed_candidates(
     else:
         totals = _embedded_totals(of_mixed, mixture, sets, factors, kind, hardest)
     totals = _nothing(loss, embeddings) if totals is None else totals
-    return loss.conclude(totals, len(sets.anchors), embeddings, ranks=sets.ranks)
+    return loss.conclude(totals, len(sets.anchors), embeddings, ranks=sets.ranks, part="mixed loss")
 
 
 def _is_normalised(mixture: Mixture) -> bool:
@@ -132,7 +132,7 @@ def _mixed_anchors(
     mixed = mixture.embed if isinstance(mixture, EmbeddedPairs) else mixture
     found = mixed_anchor_totals(loss, mixed, sets, factors, hardest)
     totals, anchors = (_nothing(loss, sets.examples), len(sets.anchors)) if found is None else found
-    return loss.conclude(totals, anchors, sets.examples, ranks=sets.ranks)
+    return loss.conclude(totals, anchors, sets.examples, ranks=sets.ranks, part="mixed loss")
 
 
 def _nothing(loss: Loss, like: Tensor) -> Totals:

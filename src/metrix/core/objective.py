@@ -16,7 +16,7 @@ from metrix.core.loss import Loss
 from metrix.core.memory import CrossBatchMemory
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, check_model, is_split
-from metrix.core.validation import at_least_float32, unit
+from metrix.core.validation import as_tensor, at_least_float32, unit
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Objective(nn.Module):
 
     def gather(self, embeddings: Tensor, labels: Tensor) -> Batch:
         """Embeddings and labels of the global batch, from those of this process."""
-        return gather_batch(embeddings, labels, self.ranks)
+        return gather_batch(as_tensor("embeddings", embeddings), as_tensor("labels", labels), self.ranks)
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """The loss of a batch (n, …) with labels (n,) for a model, ready for `loss.backward()`."""
@@ -241,7 +241,7 @@ class EmbeddingObjective(Objective):
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         batch = self.gather(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
             return self.parts_of(batch).loss
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
@@ -252,7 +252,7 @@ class EmbeddingObjective(Objective):
             assert isinstance(model, nn.Module), "a model has features and head, or is a module that embeds"
             embeddings = model(inputs)
         batch = self.gather(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
             loss, clean, left_out = self.parts_of(batch)
         mixed = loss.detach() - clean.detach()
         return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, left_out, 0)

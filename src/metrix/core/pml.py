@@ -18,7 +18,7 @@ from metrix.core.functions import Exponential, Hinge, Log, Shortfall, identity
 from metrix.core.generic import Row, Totals, Weights
 from metrix.core.loss import Loss
 from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, check_number
 
 TRIPLETS = (
     "it compares pairs of a positive and a negative, forming triplets with the anchor, so it is no sum over "
@@ -42,6 +42,9 @@ class Distance:
 
     margin: float
     sign: float
+
+    def __post_init__(self) -> None:
+        check_number("margin", self.margin)
 
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""

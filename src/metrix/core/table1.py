@@ -25,8 +25,7 @@ from metrix.core.choices import by_name
 from metrix.core.functions import Exponential, Hinge, Log, Log1p, Shortfall, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
-from metrix.core.validation import check_positive
-from metrix.errors import check_integer, unknown_choice
+from metrix.errors import check_integer, check_number, unknown_choice
 
 __all__ = [
     "NCA",
@@ -42,13 +41,13 @@ __all__ = [
 
 def nca_row(temperature: float, include_positive: bool) -> Row:
     """The NCA rows: -log Σ⁺ e^{x/T} + log Σ⁻ e^{x/T}."""
-    rho = Exponential(1.0 / check_positive("temperature", temperature))
+    rho = Exponential(1.0 / check_number("temperature", temperature, above=0))
     return Row(identity, Log(-1.0), Log(), rho, rho, include_positive)
 
 
 def similarity_row(beta: float, gamma: float, margin: float, negative_margin: float, weighted: bool) -> Row:
     """The rows of log(1 + Σ e^…): multi-similarity and proxy anchor weighted by 1/β and 1/γ."""
-    beta, gamma = check_positive("beta", beta), check_positive("gamma", gamma)
+    beta, gamma = check_number("beta", beta, above=0), check_number("gamma", gamma, above=0)
     return Row(
         tau=identity,
         sigma_pos=Log1p(1.0 / beta if weighted else 1.0),

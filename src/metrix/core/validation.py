@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,14 +13,49 @@ from metrix.core.similarity import divide_by_norm
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, MetrixWarning, ShapeError
 from metrix.messages import first_few
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, *SIGNED)
+
+
+def as_tensor(name: str, given: object) -> Tensor:
+    """What was given as a dense tensor: a tensor as it is, NumPy arrays and lists of numbers converted.
+
+    >>> as_tensor("labels", [0, 0, 1])
+    tensor([0, 0, 1])
+    """
+    if not isinstance(given, Tensor):
+        return _converted(name, given)
+    if given.is_nested or given.layout != torch.strided:
+        kind = "a nested tensor" if given.is_nested else f"{given.layout}"
+        raise InvalidInput(f"{name}: expected a dense tensor, got {kind}; call .to_dense() or pad it")
+    if given.is_meta:
+        raise InvalidInput(f"{name}: expected a tensor with values, got one on the meta device, which has only a shape")
+    return given
+
+
+def _converted(name: str, given: object) -> Tensor:
+    try:
+        array = np.array(given)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except (TypeError, ValueError, RuntimeError) as error:
+        given_type = type(given).__name__
+        raise InvalidInput(
+            f"{name}: expected a tensor, or a NumPy array or list of numbers, got {given_type} ({error}); stack a list "
+            "of tensors with torch.stack, and number classes that have names"
+        ) from None
+
 
 def unit(embeddings: Tensor) -> Tensor:
     """Embeddings (n, d) of unit norm, in at least float32."""
-    if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or 0 in embeddings.shape:
-        given = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+    embeddings = as_tensor("embeddings", embeddings)
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        given = tuple(embeddings.shape)
         raise ShapeError(f"embeddings: expected a tensor of shape (examples, dimensions), got {given}")
-    if not embeddings.is_floating_point():
-        raise EmbeddingError(f"embeddings: expected floating point numbers, got {embeddings.dtype}")
+    if embeddings.dtype not in FLOATS:
+        raise EmbeddingError(
+            f"embeddings: expected floating point numbers of 16, 32 or 64 bits, got {embeddings.dtype}; call .float()"
+        )
     refuse_vmap(embeddings)
     x = at_least_float32(embeddings)
     norm: Tensor = torch.linalg.vector_norm(x.detach(), dim=1, keepdim=True)
@@ -38,20 +74,21 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def check_labels(labels: Tensor, n: int, num_classes: int | None = None, of: str = "proxies") -> Tensor:
-    """The labels, which must be integers (n,) and, with `num_classes`, lie below it.
+def check_labels(labels: Tensor, embeddings: Tensor, num_classes: int | None = None, of: str = "proxies") -> Tensor:
+    """The labels (n,) in int64, beside the embeddings; with `num_classes`, they must lie below it.
 
     Args:
-        labels: what was given.
-        n: the number of embeddings.
+        labels: what was given: integers of any kind.
+        embeddings: (n, d).
         num_classes: how many classes have proxies, or centres, or boundaries; None: any label will do.
         of: what these are, for the message.
     """
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or len(labels) != n:
-        given = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
-        raise ShapeError(f"labels: expected a tensor of shape ({n},) for {n} embeddings, got {given}")
-    if labels.is_floating_point() or labels.is_complex():
+    n, labels = len(embeddings), as_tensor("labels", labels)
+    if labels.ndim != 1 or len(labels) != n:
+        raise ShapeError(f"labels: expected a tensor of shape ({n},) for {n} embeddings, got {tuple(labels.shape)}")
+    if labels.dtype not in INTEGERS:
         raise LabelError(f"labels: expected integers, such as torch.int64, got {labels.dtype}")
+    labels = labels.to(device=embeddings.device, dtype=torch.int64)
     if num_classes is not None and n:
         low, high = (int(edge) for edge in labels.aminmax())
         if low < 0 or high >= num_classes:
@@ -60,20 +97,6 @@ def check_labels(labels: Tensor, n: int, num_classes: int | None = None, of: str
                 "num_classes, or number the classes from 0"
             )
     return labels
-
-
-def check_positive(name: str, value: float) -> float:
-    """The number, which must be above 0."""
-    if not value > 0:
-        raise InvalidInput(f"{name}: expected a number > 0, got {value}")
-    return float(value)
-
-
-def check_not_negative(name: str, value: float) -> float:
-    """The number, which must be at least 0."""
-    if not value >= 0:
-        raise InvalidInput(f"{name}: expected a number ≥ 0, got {value}")
-    return float(value)
 
 
 def check_lam(lam: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -85,10 +108,10 @@ def check_lam(lam: Tensor, shape: tuple[int, ...]) -> Tensor:
     return lam.expand(shape)
 
 
-def warn_unusable(loss: object, anchors: int, needs: str) -> None:
-    """Warn that a batch had no anchor for which a loss is defined, and say what an anchor needs."""
+def warn_unusable(loss: object, anchors: int, needs: str, part: str = "loss") -> None:
+    """Warn that a batch had no anchor for which a part of a loss is defined, and say what an anchor needs."""
     warnings.warn(
-        f"{type(loss).__name__}: none of {anchors} anchors is usable, the loss of the batch is zero; an anchor needs "
+        f"{type(loss).__name__}: none of {anchors} anchors is usable, the {part} of the batch is zero; an anchor needs "
         f"{needs}: put several examples of several classes in a batch (this is said once)",
         MetrixWarning,
         stacklevel=5,

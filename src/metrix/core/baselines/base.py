@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.similarity import gram
-from metrix.core.validation import check_labels, unit, warn_unusable
+from metrix.core.validation import as_tensor, check_labels, unit, warn_unusable
 from metrix.errors import InvalidInput
 
 
@@ -27,6 +27,7 @@ class Baseline(nn.Module):
         """The loss; embeddings (n, d) need not be normalised."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: these losses bring their own mining, so leave the miner out")
+        embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             x = unit(embeddings)
             value, usable = self.of_unit(x, self.labels(labels, x))
@@ -43,7 +44,7 @@ class Baseline(nn.Module):
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """The labels, which must fit the loss."""
-        return check_labels(labels, len(x))
+        return check_labels(labels, x)
 
     def extra_repr(self) -> str:
         """The public parameters."""

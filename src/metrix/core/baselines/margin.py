@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.baselines.base import Baseline, LabelPairs, distances, pairs_of
-from metrix.core.validation import at_least_float32, check_labels, check_positive
-from metrix.errors import InvalidInput, check_integer
+from metrix.core.validation import at_least_float32, check_labels
+from metrix.errors import InvalidInput, check_integer, check_number
 
 
 class Margin(Baseline):
@@ -51,13 +51,13 @@ class Margin(Baseline):
             check_integer("num_classes", num_classes, least=1)
         if not 0 < nearest < farthest <= 2:
             raise InvalidInput(f"distances: expected 0 < nearest < farthest ≤ 2, got {nearest} and {farthest}")
-        self.margin, self.nearest, self.farthest = check_positive("margin", margin), nearest, farthest
+        self.margin, self.nearest, self.farthest = check_number("margin", margin, above=0), nearest, farthest
         self.generator = generator
-        self.beta = nn.Parameter(torch.full((num_classes or 1,), check_positive("beta", beta)))
+        self.beta = nn.Parameter(torch.full((num_classes or 1,), check_number("beta", beta, above=0)))
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """Labels checked against the classes that have a β."""
-        return check_labels(labels, len(x), len(self.beta) if len(self.beta) > 1 else None, "classes with a β")
+        return check_labels(labels, x, len(self.beta) if len(self.beta) > 1 else None, "classes with a β")
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums, over the number of terms that are not zero."""

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline
-from metrix.core.validation import check_labels, check_not_negative, check_positive, unit
-from metrix.errors import ShapeError, check_integer
+from metrix.core.validation import check_labels, unit
+from metrix.errors import ShapeError, check_integer, check_number
 
 
 class SoftTriple(Baseline):
@@ -50,8 +50,8 @@ class SoftTriple(Baseline):
         super().__init__()
         for name, value in (("num_classes", num_classes), ("dim", dim), ("centers", centers)):
             check_integer(name, value, least=1)
-        self.la, self.gamma = check_positive("la", la), check_positive("gamma", gamma)
-        self.tau, self.margin = check_not_negative("tau", tau), margin
+        self.la, self.gamma = check_number("la", la, above=0), check_number("gamma", gamma, above=0)
+        self.tau, self.margin = check_number("tau", tau, least=0), check_number("margin", margin)
         # Only the direction of a centre counts, and Adam's steps are as long as the learning rate, so the length
         # of centres says how fast they turn: the authors' 1/√(C·K) would make them tumble where classes are many.
         self.centers = nn.Parameter(torch.randn(num_classes, centers, dim))
@@ -63,7 +63,7 @@ class SoftTriple(Baseline):
             raise ShapeError(
                 f"embeddings of dimension {x.shape[1]} for centres of dimension {dim}: give the loss dim={x.shape[1]}"
             )
-        return check_labels(labels, len(x), len(self.centers), "classes with centres")
+        return check_labels(labels, x, len(self.centers), "classes with centres")
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Cross entropy and the regulariser."""

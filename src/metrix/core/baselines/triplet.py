@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.baselines.base import Baseline, LabelPairs, distances, pairs_of
-from metrix.core.validation import check_positive
-from metrix.errors import unknown_choice
+from metrix.errors import check_number, unknown_choice
 
 MINING = ("semi-hard", "all")
 
@@ -38,7 +37,7 @@ class Triplet(Baseline):
         super().__init__()
         if mining not in MINING:
             raise unknown_choice("mining", mining, MINING)
-        self.margin, self.mining = check_positive("margin", margin), mining
+        self.margin, self.mining = check_number("margin", margin, above=0), mining
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Σ (D_ap - D_an + m) as Σ c_ap D_ap - Σ c_an D_an + m · triplets, with the counts c of each pair."""

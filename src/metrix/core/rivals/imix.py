@@ -31,8 +31,8 @@ from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
 from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import check_not_negative, check_positive, unit
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.core.validation import unit
+from metrix.errors import InvalidInput, check_integer, check_number, unknown_choice
 
 TARGETS = ("instances", "classes")
 
@@ -75,13 +75,13 @@ class IMix(Objective):
         if targets not in TARGETS:
             raise unknown_choice("targets", targets, TARGETS)
         if temperature is not None:
-            check_positive("temperature", temperature)
+            check_number("temperature", temperature, above=0)
         if temperature is not None and targets == "classes":
             raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
         self.drawing = Drawing(alpha, lam_per)
         self.mixup, self.targets, self.temperature = mixup, targets, temperature
-        self.strength = check_not_negative("strength", strength)
-        self.generator, self.memory_budget = generator, memory_budget
+        self.strength = check_number("strength", strength, least=0)
+        self.generator, self.memory_budget = generator, check_integer("memory_budget", memory_budget, least=1)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """Clean loss plus `strength` times mixed loss of embeddings (n, d), which need not be normalised."""
@@ -110,7 +110,7 @@ class IMix(Objective):
     ) -> StepOutput:
         """The clean loss, then the loss of mixed anchors."""
         batch = self.gather(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
             sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
             clean, left_out = self.loss.clean(sets)
         mixed, left_out_mixed = torch.zeros_like(clean), 0
@@ -120,8 +120,8 @@ class IMix(Objective):
             source = {"inputs": inputs, "features": features, "embeddings": sets.examples}[mixup.mixes]
             assert source is not None, "inputs are given, and features kept, where they are mixed"
             mixture = mixup.mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
-            with torch.autocast(embeddings.device.type, enabled=False):
-                mixed, left_out_mixed = self.mixed(mixture, sets, batch.labels)
+            with torch.autocast(batch.embeddings.device.type, enabled=False):
+                mixed, left_out_mixed = self.mixed(mixture, sets, sets.example_labels)
             mixed = gather.tie(mixed)
         loss = clean + self.strength * mixed
         return StepOutput(loss, clean, mixed, embeddings, self.mixup, "anc-neg", left_out, left_out_mixed)
@@ -140,7 +140,9 @@ class IMix(Objective):
         j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: no negatives
             none = torch.zeros(1, dtype=torch.int64, device=x.device)
-            return self.loss.conclude(Totals(x.new_zeros(1), none, none[0]), len(i), x, ranks=sets.ranks)
+            return self.loss.conclude(
+                Totals(x.new_zeros(1), none, none[0]), len(i), x, ranks=sets.ranks, part="mixed loss"
+            )
         share = self.drawing((n,), x, lam, self.generator)
         j, share = j[i], torch.maximum(share, 1.0 - share)[i]
         if isinstance(mixture, Interpolated):
@@ -156,7 +158,7 @@ class IMix(Objective):
             [V, x],
             self.loss.learnable(),
         )
-        return self.loss.conclude(totals, len(i), x, ranks=sets.ranks)
+        return self.loss.conclude(totals, len(i), x, ranks=sets.ranks, part="mixed loss")
 
     def _totals(self, sets: Sets, lam: Tensor, i: Tensor, j: Tensor) -> Totals:
         """The loss of some mixed anchors, those of the examples i, with the whole clean batch."""

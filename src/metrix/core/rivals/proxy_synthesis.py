@@ -69,6 +69,7 @@ class ProxySynthesis(EmbeddingObjective):
         """The loss with synthetic classes, and without; λ and partners are drawn unless given."""
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
+        labels = sets.example_labels
         j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: nothing to put another one between
             clean, left_out = self.loss.clean(sets)
