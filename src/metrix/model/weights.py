@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from metrix.errors import ModelError
 from metrix.messages import first_few
+from metrix.model.tfjs import TFJS, read_tfjs
 
 SAFETENSORS = ".safetensors"
 TORCH_FILES = (".pth", ".pt", ".bin", ".tar")
@@ -26,16 +27,19 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a weight file by name.
 
     A state dict may be nested under "state_dict" or "model", and names may have the prefix "module." (DataParallel).
-    Of a model saved by `Embedder.save`, the backbone is returned.
+    Of a model saved by `Embedder.save`, the backbone is returned. A `model.json` of TensorFlow.js is read with its
+    shards, for the backbone `resnet50_v1`.
     """
     path = Path(path)
     if not path.is_file():
         raise ModelError(
             f"weights {str(path)!r}: no such file; expected 'pretrained' or the path of a "
-            f"{SAFETENSORS}, .pth or .pt file"
+            f"{SAFETENSORS}, .pth or .pt file, or of a model.json of TensorFlow.js"
         )
     if path.suffix == SAFETENSORS:
         state = _read_safetensors(path)
+    elif path.suffix == TFJS:
+        state = read_tfjs(path)
     elif path.suffix in TORCH_FILES:
         state = _read_torch(path)
     else:

@@ -97,7 +97,7 @@ class Model(ConfigSection):
         "random", description="head before training: random, or whitened principal components of the training images"
     )
     weights: str | None = Field(
-        None, description="pretrained, or a file (.safetensors, .pth); random weights by default"
+        None, description="pretrained, or a file (.safetensors, .pth, model.json); random weights by default"
     )
     freeze_to: str | None = Field(None, description="freeze the backbone up to this stage, or all of it")
     frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")
