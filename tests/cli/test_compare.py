@@ -59,3 +59,15 @@ def test_different_test_images_are_refused(refused: Any, run: Path, tmp_path: Pa
     refused("compare", run, copy, words=("different test images", "--data"))
     refused("compare", run, words=("two or more",))
     refused("compare", run, tmp_path / "none", words=("is no run",))
+
+
+def test_advice(metrix: Any, refused: Any, tmp_path: Path) -> None:
+    from tests.runs.test_advice import pairs
+
+    runs = pairs(tmp_path, [0.50, 0.51, 0.52], [0.53, 0.55, 0.57])
+    told = metrix("compare", "--advise", *runs)
+    assert told.code == 0, told.err
+    for words in ("seed", "+4.0 ± 2.5", "Mixup helped"):
+        assert words in told.out
+    assert metrix("compare", "--advise", *runs, "--json").json[0]["decided"] is True
+    refused("compare", "--advise", *runs[:3], words=("no clean runs",))

@@ -20,13 +20,24 @@ def compare_command(
         str | None, typer.Option(help="values of K in Recall@K, separated by commas; those of the dataset by default")
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=1, help="resamples of the paired bootstrap")] = 1000,
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--advise", help="runs are clean and mixed ones of several seeds: say whether mixup helped, and how surely"
+        ),
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Compare runs: settings that differ, Recall@K, and whether the differences are significant.
 
-    All runs answer the same queries, so the bootstrap is paired by query.
+    All runs answer the same queries, so the bootstrap is paired by query. With --advise, runs are paired by seed
+    instead, and the Recall@1 that each measured at its end is compared.
     """
     import json
+
+    if advise:
+        _advise(runs, json_output)
+        return
 
     from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.console import Console
@@ -41,3 +52,30 @@ def compare_command(
         return
     for table in build_comparison_tables(result):
         Console().print(table)
+
+
+def _advise(runs: list[Path], json_output: bool) -> None:
+    import json
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    from metrix.cli.terminal.console import Console
+    from metrix.runs.advice import advise
+
+    found = advise(runs)
+    if json_output:
+        typer.echo(json.dumps([one.to_dict() for one in found]))
+        return
+    console = Console()
+    for one in found:
+        table = Table(title="Recall@1 of unseen classes")
+        for heading in ("seed", "clean", one.mixup, "difference"):
+            table.add_column(heading, justify="right")
+        for seed, clean, mixed in zip(one.seeds, one.clean, one.mixed, strict=True):
+            table.add_row(str(seed), f"{clean:.1f}", f"{mixed:.1f}", f"{mixed - clean:+.1f}")
+        console.print(table)
+        for sentence in one.sentences():
+            console.print(sentence, highlight=False)
+        if one.unpaired:
+            console.print(f"Without a partner of the same seed, and left out: {escape(', '.join(one.unpaired))}")

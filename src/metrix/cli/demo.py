@@ -17,7 +17,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo_command(
-    seeds: Annotated[int, typer.Option(min=2, help="runs with and without Metrix, each with its own seed")] = 3,
+    seeds: Annotated[int, typer.Option(min=2, help="runs with and without Metrix, each with its own seed")] = 4,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="steps of each run; those of the preset glyphs by default", show_default=False),
@@ -69,8 +69,9 @@ def _print(found: Demonstration) -> None:
     first = found.contrasts[0]
     if first.outside:
         effect = "helps" if first.better else "harms"
+        low, high = first.mean - first.margin, first.mean + first.margin
         console.print(
-            f"Metrix {effect} here: {first.measure} {first.mean:+.1f} points, more than the spread of the seeds."
+            f"Metrix {effect} here: {first.measure} {first.mean:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}."
         )
     else:
         console.print(
@@ -81,8 +82,9 @@ def _print(found: Demonstration) -> None:
         "Differences are between runs with the same seed, ± half the 95 % interval (Student's t); a difference is "
         "significant if the interval excludes zero.\n"
         f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
-        f"{found.config.train.max_steps} steps; learning rate and steps are the best found for the clean loss. "
-        "Other data, losses and lengths of training are not measured here.\n"
+        f"{found.config.train.max_steps} steps, loss {found.config.loss.loss}; its parameters, learning rate and steps "
+        "are the best found for the clean loss on held-out characters. Mixup is a regulariser: with many more classes "
+        "the gain shrinks, and other data and losses are not measured here.\n"
         f"The runs are in {escape(str(found.folder))}."
     )
 
