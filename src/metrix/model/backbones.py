@@ -165,7 +165,8 @@ def move_strides(resnet: nn.Module) -> None:
 
     Weights that were trained with the one give wrong features with the other.
     """
-    for module in resnet.modules():
+    blocks: list[Any] = list(resnet.modules())
+    for module in blocks:
         if hasattr(module, "conv3") and module.conv2.stride == (2, 2):
             module.conv1.stride, module.conv2.stride = (2, 2), (1, 1)
 
