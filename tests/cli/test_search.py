@@ -128,7 +128,7 @@ def test_changes(metrix: Any, run: Path, photos: Path, tmp_path: Path) -> None:
     )
     other = tmp_path / "other.index"
     metrix("index", run, photos / "kind 2", "-o", other)
-    outcome = metrix("index", "-o", target, "--merge", other, "--json")
+    outcome = metrix("index", run, "-o", target, "--merge", other, "--json")
     assert outcome.code == 0, outcome.err
     assert outcome.json["count"] == 16
     assert metrix("search", target, "--id", "kind 2/4.jpg", "--json").code == 0
@@ -217,6 +217,7 @@ def test_mistakes(
     refused("index", run, photos, "--add", "-o", tmp_path / "none", words=("expected an index",))
     refused("index", run, tmp_path / "x.png", "-o", tmp_path / "i", words=("does not exist",))
     refused("index", "-o", index, "--delete", "nobody", words=("got nobody",))
+    refused("index", run, photos, "-o", index, "--delete", "kind 0/0.jpg", words=("expected no images",))
     (tmp_path / "file").write_text("")
     refused("index", run, photos, "-o", tmp_path / "file", words=("cannot be written",))
     refused("threshold", run, words=("expected one of --precision",))

@@ -75,6 +75,15 @@ def test_broken_and_missing_images_are_left_out_and_told(tmp_path: Path) -> None
         list_images([folder])
 
 
+@pytest.mark.skipif(os.name != "posix", reason="names are text there")
+def test_a_name_that_is_not_text_is_skipped(tmp_path: Path) -> None:
+    draw_photo(0, 0).save(tmp_path / "good\x1b[31m.png")
+    draw_photo(0, 0).save(os.fsencode(tmp_path) + b"/bad\xff.png")
+    listed = list_images([tmp_path])
+    assert listed.ids == ("good\x1b[31m.png",)
+    assert [one.reason for one in listed.skipped] == ["its name is not text in UTF-8"]
+
+
 def test_a_manifest_gives_columns_and_crops(photos: Path) -> None:
     (photos / "m.csv").write_text(
         "path,label,price,note,x_1,y_1,x_2,y_2\n"

@@ -90,8 +90,9 @@ def _print(found: Demonstration) -> None:
 
 
 def _print_search(searched: DemoSearch, page: Path) -> None:
-    from rich.console import Console
+    from rich.markup import escape
 
+    from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.search_tables import build_answer_table
     from metrix.report.search_page import compose_search_page
     from metrix.runs.output import write_output
@@ -101,7 +102,8 @@ def _print_search(searched: DemoSearch, page: Path) -> None:
     write_output(page, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     console.print(f"\nA search with a character never seen in training, among {len(index):,}:")
     console.print(build_answer_table(query, searched.neighbours, list(index.columns), ranked=False))
-    console.print(f"See the characters in [cyan]{page}[/]; search with others: metrix search {index.folder} --id ID")
+    others = f"metrix search {escape(str(index.folder))} --id ID"
+    console.print(f"See the characters in [cyan]{escape(str(page))}[/]; search with others: {others}")
 
 
 def _format_spread(values: tuple[float, ...], digits: int) -> str:

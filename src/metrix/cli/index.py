@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metrix.errors import InvalidInput
+from metrix.messages import first_few
 
 if TYPE_CHECKING:
     from metrix.runs.indexing import Indexed
@@ -67,7 +68,7 @@ def index(
     target = output or _default_output(images)
     with show_progress(json_output) as report:
         if delete or merge is not None:
-            done = _change(target, delete, merge, run)
+            done = _change(target, delete, merge, images)
         else:
             done = _embed(run, images, target, report, store=store, kind=kind, root=root, add=add, update=update)
     manifest = done.index.manifest
@@ -117,12 +118,12 @@ def _embed(
     return add_images(model, images, target, replace=update)
 
 
-def _change(target: Path, delete: list[str] | None, merge: Path | None, run: Path | None) -> Indexed:
+def _change(target: Path, delete: list[str] | None, merge: Path | None, images: list[str] | None) -> Indexed:
     from metrix.runs.indexing import Indexed
     from metrix.search import Index
 
-    if run is not None:
-        raise InvalidInput(f"--delete and --merge: expected no RUN or images, got {run}; give the index with -o INDEX")
+    if images:
+        raise InvalidInput(f"--delete and --merge: expected no images, got {first_few(images)}; leave them out")
     found = Index.open(target)
     if delete:
         found.delete(delete)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +78,27 @@ def list_images(
     images: list[_Image] = []
     folders: list[Path] = []
     for text in texts:
-        found, folder = _find(Path(text).expanduser())
-        images += found
+        here, folder = _find(Path(text).expanduser())
+        images += here
         folders.append(folder)
     base = _root(root, folders)
     rows: dict[str, _Image] = {}
     outside: list[str] = []
+    unnamed: list[Broken] = []
     for image in images:
         relative = os.path.relpath(image.path, base).replace(os.sep, "/")
         if leaves_root(relative):
             outside.append(str(image.path))
+        elif not _is_text(relative):  # an id is text
+            unnamed.append(Broken(-1, ascii(relative), "its name is not text in UTF-8"))
         else:
             rows.setdefault(_id(relative, image.box), image)
     if outside:
         raise InvalidInput(f"images: expected paths below {base}, got {first_few(outside)}; give --root, or copy them")
     if not rows:
         raise DataError(f"{first_few(texts)}: expected images ({', '.join(sorted(SUFFIXES))}), got none")
-    return _checked(base, rows, short_side, workers, progress)
+    found = _checked(base, rows, short_side, workers, progress)
+    return replace(found, skipped=(*unnamed, *found.skipped))
 
 
 def _checked(
@@ -145,6 +149,14 @@ def _columns(images: Sequence[_Image]) -> dict[str, Any]:
         return {name: pa.array(values) for name, values in columns.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"columns: expected values of one kind in each, got a mixture ({error})") from error
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _id(relative: str, box: Box | None) -> str:
