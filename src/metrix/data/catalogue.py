@@ -74,8 +74,8 @@ class Catalogue:
         kept, conflicts, repeated = _drop_repeated(rows)
         if not kept:
             raise DataError(f"the {layout} dataset in {root} lists no images")
-        foreign = [name for row in kept for name in (row.path, row.class_name) if not _is_unicode(name)]
-        if foreign or not _is_unicode(str(root)):
+        foreign = [name for row in kept for name in (row.path, row.class_name) if not is_unicode(name)]
+        if foreign or not is_unicode(str(root)):
             raise DataError(
                 f"names that are not UTF-8: {first_few(map(ascii, foreign or [str(root)]))}; rename these files or "
                 "folders (for example with convmv -f latin1 -t utf8)"
@@ -215,7 +215,7 @@ def leaves_root(path: str) -> bool:
     return bool(native.drive) or native.is_absolute() or posix.is_absolute() or ".." in native.parts or "\0" in path
 
 
-def _is_unicode(name: str) -> bool:
+def is_unicode(name: str) -> bool:
     """Whether a name can be written as UTF-8; bytes of a file name that are not become lone surrogates in Python."""
     try:
         name.encode()

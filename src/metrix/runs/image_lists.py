@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from metrix.data import Broken, Catalogue, Dataset, Part, glyphs, layouts
-from metrix.data.catalogue import UNSPLIT, Box, ImageRow, leaves_root
+from metrix.data.catalogue import UNSPLIT, Box, ImageRow, is_unicode, leaves_root
 from metrix.data.images import SUFFIXES
 from metrix.data.layouts.folder import PART_FOLDERS
 from metrix.data.layouts.manifest import BOX
@@ -89,7 +89,7 @@ def list_images(
         relative = os.path.relpath(image.path, base).replace(os.sep, "/")
         if leaves_root(relative):
             outside.append(str(image.path))
-        elif not _is_text(relative):  # an id is text
+        elif not is_unicode(relative):  # an id is text
             unnamed.append(Broken(-1, ascii(relative), "its name is not text in UTF-8"))
         else:
             rows.setdefault(_id(relative, image.box), image)
@@ -149,14 +149,6 @@ def _columns(images: Sequence[_Image]) -> dict[str, Any]:
         return {name: pa.array(values) for name, values in columns.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"columns: expected values of one kind in each, got a mixture ({error})") from error
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _id(relative: str, box: Box | None) -> str:
