@@ -8,8 +8,11 @@ import os
 import re
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from metrix.errors import MetrixWarning
 
 
 def cache_folder() -> Path:
@@ -43,7 +46,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        with temporary.open("wb") as file:
+            permissions = os.fstat(file.fileno()).st_mode & 0o777
         write(temporary)
+        if temporary.stat().st_mode & 0o777 != permissions:  # safetensors writes files for the owner only
+            temporary.chmod(permissions)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -86,6 +93,25 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: object, indent: int | None = 2) -> None:
     """Write a JSON file in UTF-8, atomically; `indent=None` puts everything on one line."""
     write_text(path, json.dumps(content, indent=indent, ensure_ascii=False) + "\n")
+
+
+def describe_failure(error: Exception) -> str:
+    """Why reading or writing a file failed, in the words of the system if it has some.
+
+    >>> describe_failure(OSError(28, "No space left on device")), describe_failure(OSError("0 bytes written"))
+    ('No space left on device', '0 bytes written')
+    """
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def warn_not_cached(what: str, error: OSError) -> None:
+    """Warn that something cannot be kept in the cache folder, and has to be computed again next time."""
+    warnings.warn(
+        f"{what} are not kept: the cache folder {cache_folder()} cannot be written ({describe_failure(error)}); "
+        "METRIX_CACHE sets another",
+        MetrixWarning,
+        stacklevel=3,
+    )
 
 
 @contextlib.contextmanager

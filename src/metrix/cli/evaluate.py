@@ -72,6 +72,7 @@ def evaluate_command(
     from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
     from metrix.runs.embedding_output import read_process_share
     from metrix.runs.evaluation import embed_examples, evaluate_examples, read_examples, write_evaluation
+    from metrix.runs.output import CannotWrite
     from metrix.runs.trained_model import open_run
     from metrix.search.refining import DEPTH
 
@@ -101,7 +102,13 @@ def evaluate_command(
         result.write_per_class(per_class)
     refined = bool(expand or rerank)  # evaluation.json is of the plain search
     own_test = data is None and part == "test"
-    written = None if model is None or refined else write_evaluation(model, result, own_test=own_test)
+    written = None
+    if model is not None and not refined:
+        try:
+            written = write_evaluation(model, result, own_test=own_test)
+        except CannotWrite as error:  # a run of a colleague, or a full disk: the result itself is there
+            note = f"[yellow]metrix:[/] the result is not kept: {escape(str(error))}"
+            Console(stderr=True, soft_wrap=True).print(note, highlight=False)
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return

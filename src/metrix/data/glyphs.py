@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.data.catalogue import UNSPLIT, Catalogue
-from metrix.files import cache_folder, write_atomically
+from metrix.files import cache_folder, warn_not_cached, write_atomically
 
 NAMES = ("glyphs", "glyphs-mini")
 RECIPE = 1  # increase it when the drawing changes, so that cached files are not used
@@ -58,7 +58,10 @@ def load(name: str) -> Catalogue:
         pixels, labels, faces, class_names = draw(mini=name == "glyphs-mini")
         content = {"pixels": pixels, "labels": labels, "faces": faces, "class_names": np.array(class_names)}
         content["sha256"] = np.array(_digest(content))
-        _write(path, content)
+        try:
+            _write(path, content)
+        except OSError as error:
+            warn_not_cached("drawn glyphs", error)
     names = tuple(content["class_names"].tolist())
     labels = content["labels"].astype(np.int64)
     faces = content["faces"]

@@ -21,6 +21,7 @@ from metrix.data.survey import (
     survey,
 )
 from metrix.errors import DataError, MetrixWarning, unknown_choice
+from metrix.files import warn_not_cached
 from metrix.messages import OnProgress
 
 MAX_BAD = 0.01  # fraction of broken images that is tolerated
@@ -109,9 +110,14 @@ def open_dataset(
     pixels = None
     if cache != "none":
         short_side = short_side or SHORT_SIDE
-        pixels = build_cache(catalogue, cache, found.stamp, short_side=short_side, workers=workers, progress=progress)
-        broken = pixels.broken
-    elif verify:
+        try:
+            pixels = build_cache(
+                catalogue, cache, found.stamp, short_side=short_side, workers=workers, progress=progress
+            )
+            broken = pixels.broken
+        except OSError as error:
+            warn_not_cached("decoded images", error)  # they have the same pixels without a cache
+    if pixels is None and (verify or cache != "none"):
         broken = decode_all(catalogue, found.stamp, workers=workers, progress=progress).broken
     _raise_if(describe_too_many_broken(catalogue, broken, max_bad))
     _raise_if(describe_emptied_classes(catalogue, broken))

@@ -19,7 +19,7 @@ import numpy as np
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, load_image
 from metrix.errors import DataError
-from metrix.files import cache_folder, write_json
+from metrix.files import cache_folder, remove_temporaries, warn_not_cached, write_json
 from metrix.messages import OnProgress, count, first_few
 
 Item = TypeVar("Item")
@@ -133,8 +133,12 @@ def decode_all(
         sizes.append(result)
         if progress is not None:
             progress(index + 1, len(catalogue))
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    write_json(cached, {"sizes": sizes, "broken": broken}, indent=None)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(cached.parent, older_than=86400)  # of processes that were killed
+        write_json(cached, {"sizes": sizes, "broken": broken}, indent=None)
+    except OSError as error:
+        warn_not_cached("results of checking images", error)
     return Decoded(tuple(sizes), tuple(broken))
 
 

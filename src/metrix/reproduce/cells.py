@@ -25,7 +25,7 @@ from typing import Any
 
 import metrix
 from metrix.errors import InvalidInput
-from metrix.files import write_json
+from metrix.files import describe_failure, write_json
 from metrix.reproduce.datasets import ReproductionData
 from metrix.train.config import Config, parse_config
 from metrix.train.run_folder import RunFolder
@@ -78,7 +78,7 @@ class CellStore:
             (self.folder / "cells").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(
-                f"--output: cannot create the folder {self.folder}: {error.strerror}; choose another"
+                f"--output: cannot create the folder {self.folder}: {describe_failure(error)}; choose another"
             ) from error
 
     def cell_folder(self, key: str) -> Path:

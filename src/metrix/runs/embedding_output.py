@@ -21,7 +21,7 @@ import numpy as np
 from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, unknown_choice
-from metrix.files import lock, write_json
+from metrix.files import describe_failure, lock, write_json
 from metrix.model.engines import (
     AUTO,
     ENGINES,
@@ -84,7 +84,9 @@ def write_embeddings(
     try:
         blocks.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"{output.parent} cannot be written: {error.strerror}; choose another place") from error
+        raise InvalidInput(
+            f"{output.parent} cannot be written: {describe_failure(error)}; choose another place"
+        ) from error
     chosen, measured = _agree_on_engine(model, blocks, dataset, part, opened, wanted)
     about: dict[str, Any] = {
         "run": str(model.run.path),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metrix.data import Broken
 from metrix.errors import InvalidInput
-from metrix.files import lock
+from metrix.files import describe_failure, lock
 from metrix.messages import first_few
 from metrix.runs.embedding_blocks import BLOCK, EmbeddingBlocks
 from metrix.runs.embedding_files import read_embeddings
@@ -120,7 +120,7 @@ def _embedded(model: TrainedModel, listed: ImageList, output: Path) -> Iterator[
     try:
         blocks.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"{output} cannot be written: {error.strerror}; choose another place") from error
+        raise InvalidInput(f"{output} cannot be written: {describe_failure(error)}; choose another place") from error
 
     def lots() -> Iterator[Items]:
         for first in range(0, blocks.count, BLOCKS_AT_ONCE):

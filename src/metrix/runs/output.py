@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from metrix.errors import InvalidInput
-from metrix.files import write_atomically
+from metrix.files import describe_failure, write_atomically
+
+
+class CannotWrite(InvalidInput):
+    """A file that cannot be written."""
 
 
 def write_output(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file atomically; a path that cannot be written raises `InvalidInput`.
+    """Write a file atomically; a path that cannot be written raises `CannotWrite`.
 
     Args:
         path: the file to write; its folder must exist
@@ -18,8 +24,8 @@ def write_output(path: Path, write: Callable[[Path], object]) -> None:
     """
     try:
         write_atomically(path, write)
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place") from error
+    except (OSError, SafetensorError) as error:
+        raise CannotWrite(f"{path} cannot be written: {describe_failure(error)}; choose another place") from error
 
 
 def make_output_folder(run: Path | None, given: Path | None) -> Path:
@@ -28,5 +34,7 @@ def make_output_folder(run: Path | None, given: Path | None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"the folder {folder} cannot be made: {error.strerror}; choose another with -o") from error
+        raise InvalidInput(
+            f"the folder {folder} cannot be made: {describe_failure(error)}; choose another with -o"
+        ) from error
     return folder

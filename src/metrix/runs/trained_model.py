@@ -20,11 +20,12 @@ from metrix import data
 from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
+from metrix.files import describe_failure
 from metrix.model import Embedder
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
 from metrix.runs.embedding_blocks import BlocksInMemory, EmbeddingBlocks
-from metrix.runs.output import write_output
+from metrix.runs.output import CannotWrite, write_output
 from metrix.train.batches import (
     Report,
     build_views,
@@ -34,6 +35,7 @@ from metrix.train.batches import (
 )
 from metrix.train.build import build_embedder
 from metrix.train.config import Config
+from metrix.train.data_place import exists, path_of
 from metrix.train.run_folder import RunFolder, open_run_folder
 
 PARTS = ("test", "train", "all")
@@ -119,6 +121,11 @@ class TrainedModel:
     def open_data(self, spec: str | None = None) -> Dataset:
         """The run's own data, or the data `spec`, split with the run's settings."""
         if spec not in self._datasets:
+            if spec is None and not exists(self.config.data.data):
+                raise InvalidInput(
+                    f"the data of {self.run.path} is no longer at {path_of(self.config.data.data)}; give its place "
+                    "with --data (in Python, `data` or `spec`)"
+                )
             values = {} if spec is None else {"data": spec, "layout": None, "holdout": 0.0}
             self._datasets[spec] = open_data(self.config.with_values(values), self.report, in_memory=False)
         return self._datasets[spec]
@@ -218,12 +225,24 @@ class TrainedModel:
         return PartEmbeddings(vectors, labels, images)
 
     def _embed_and_keep(self, dataset: Dataset, part: Part, kept: Path, key: str) -> NDArray[np.float32]:
+        try:
+            return self._embed_into_files(dataset, part, kept, key)
+        except (OSError, CannotWrite) as error:
+            warnings.warn(
+                f"{kept.parent} cannot be written ({describe_failure(error)}): embeddings are not kept",
+                MetrixWarning,
+                stacklevel=4,
+            )
+        blocks = BlocksInMemory(len(part))
+        self.fill_blocks(blocks, dataset, part)
+        return blocks.read_all()
+
+    def _embed_into_files(self, dataset: Dataset, part: Part, kept: Path, key: str) -> NDArray[np.float32]:
         from safetensors.numpy import save_file
 
-        blocks = self._open_blocks(kept, key, len(part))
-        if isinstance(blocks, BlocksInMemory):
-            self.fill_blocks(blocks, dataset, part)
-            return blocks.read_all()
+        kept.parent.mkdir(exist_ok=True)
+        blocks = EmbeddingBlocks(kept.parent / f".{kept.stem}-{key[:16]}", len(part))
+        blocks.folder.mkdir(exist_ok=True)
         self.fill_blocks(blocks, dataset, part, self.share)
         if self.share[1] > 1:
             blocks.wait_for_others(lambda: _read_kept(kept, key) is not None)
@@ -235,20 +254,6 @@ class TrainedModel:
                 write_output(kept, lambda path: save_file({"embeddings": found}, path, metadata={_KEY: key}))
             blocks.remove()
         return vectors
-
-    def _open_blocks(self, kept: Path, key: str, rows: int) -> EmbeddingBlocks:
-        blocks = EmbeddingBlocks(kept.parent / f".{kept.stem}-{key[:16]}", rows)
-        try:
-            kept.parent.mkdir(exist_ok=True)
-            blocks.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            warnings.warn(
-                f"{kept.parent} cannot be written ({error.strerror}): embeddings are not kept",
-                MetrixWarning,
-                stacklevel=5,
-            )
-            return BlocksInMemory(rows)
-        return blocks
 
 
 def fingerprint_images(dataset: Dataset, part: Part) -> str:

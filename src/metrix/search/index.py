@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
-from metrix.files import lock
+from metrix.files import describe_failure, lock
 from metrix.messages import first_few
 from metrix.search import faiss_store
 from metrix.search.faiss_graph import Settings
@@ -419,7 +419,7 @@ def _writing(folder: Path) -> Iterator[None]:
         with lock(folder / LOCK):
             yield
     except OSError as error:
-        raise InvalidInput(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
+        raise InvalidInput(f"{folder} cannot be written: {describe_failure(error)}; choose another place") from error
 
 
 def require_index_folder(folder: Path) -> None:

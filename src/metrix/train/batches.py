@@ -18,6 +18,7 @@ from metrix.data.cache import SHORT_SIDE
 from metrix.data.samplers import BatchSampler
 from metrix.data.training_parts import choose_validation, require_trainable
 from metrix.errors import InvalidInput
+from metrix.files import describe_failure
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 from metrix.train.names import LOSSES, MIXUP_TYPES
@@ -277,17 +278,24 @@ class ActivationBatches(ImageBatches):
                 part.set_epoch(number)
                 return part[index][0]
 
-            with self.team.one_at_a_time("activations") if self.team else nullcontext():
-                self._caches[key] = ActivationCache.build(
-                    data.cache_folder() / "activations",
-                    key,
-                    items=len(part),
-                    views=views,
-                    source=read_view,
-                    trunk=self.embedder.trunk,
-                    dtype="float16",
-                    progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
-                )
+            folder = data.cache_folder() / "activations"
+            try:
+                with self.team.one_at_a_time("activations") if self.team else nullcontext():
+                    self._caches[key] = ActivationCache.build(
+                        folder,
+                        key,
+                        items=len(part),
+                        views=views,
+                        source=read_view,
+                        trunk=self.embedder.trunk,
+                        dtype="float16",
+                        progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
+                    )
+            except OSError as error:
+                raise InvalidInput(
+                    f"activations cannot be written to {folder}: {describe_failure(error)}; free space there, set "
+                    "METRIX_CACHE to another folder, or train with views=0"
+                ) from error
         return self._caches[key]
 
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from metrix.errors import InvalidInput, unknown_choice
+from metrix.files import describe_failure
 
 # The keys whose values are names of a table in `metrix.train.names`.
 TABLES = {
@@ -334,7 +335,7 @@ def read_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+        raise InvalidInput(f"{path} cannot be read: {describe_failure(error)}") from error
     try:
         return parse_config(yaml.safe_load(text) or {})
     except yaml.YAMLError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -136,7 +136,9 @@ class Team:
         if self.size == 1:
             yield
             return
-        with lock(cache_folder() / f"{what}.lock"):
+        with ExitStack() as stack:
+            with suppress(OSError):  # a cache folder that cannot be written has nothing to wait for
+                stack.enter_context(lock(cache_folder() / f"{what}.lock"))
             yield
 
     @contextmanager

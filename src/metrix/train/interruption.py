@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from metrix.errors import DataError, MetrixError
+from metrix.files import describe_failure
 
 
 class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
@@ -36,6 +38,34 @@ class LoadingFailed(MetrixError):  # noqa: N818 - named after what happened
 
     def __init__(self, reason: str, run: Path) -> None:
         super().__init__(f"{reason}; resume with --resume {run}")
+
+
+class WritingFailed(MetrixError):  # noqa: N818 - named after what happened
+    """The folder of a run could not be written; the run can be resumed from its last checkpoint."""
+
+    exit_code = 1
+
+    def __init__(self, error: Exception, run: Path) -> None:
+        begun = (run / "config.yaml").exists()
+        hint = f"then resume with --resume {run}" if begun else "then start again"
+        super().__init__(f"{run} cannot be written: {describe_failure(error)}; make room or give permission, {hint}")
+
+
+_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.EFBIG}
+
+
+@contextmanager
+def report_failed_writes(run: Path) -> Iterator[None]:
+    """Raise `WritingFailed` in place of the error of a full, read-only or failing disk."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        unwritable = error.errno in _STORAGE if isinstance(error, OSError) else "os error" in str(error)
+        if not unwritable:
+            raise
+        raise WritingFailed(error, run) from error
 
 
 def describe_loading_failure(error: Exception) -> str | None:

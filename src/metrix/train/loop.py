@@ -28,6 +28,7 @@ from metrix.train.interruption import (
     describe_loading_failure,
     handle_signals,
     notice_dead_loaders_later,
+    report_failed_writes,
 )
 from metrix.train.measuring import score
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
@@ -86,6 +87,7 @@ def train(
             _hold_folder(config, folder, resume, team) as run,
             handle_signals(run.path) as requests,
             report_lost_process(run.path, team),
+            report_failed_writes(run.path),
         ):
             return _train(config, run, resume is not None, watcher, requests, team)
     finally:

@@ -11,7 +11,6 @@ results.json        measures on the unseen classes, written when the run is fini
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import platform
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
-from metrix.files import is_temporary, lock, remove_temporaries, write_json, write_text
+from metrix.files import describe_failure, is_temporary, lock, remove_temporaries, write_json, write_text
 from metrix.train import config as configuration
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of, replace_path
@@ -216,41 +215,39 @@ def _lock(run: RunFolder) -> Iterator[None]:
         except NotImplementedError:  # a file system without locks
             pass
         except OSError as error:
-            raise InvalidInput(f"{run.path} cannot be written: {error.strerror or error}") from error
+            raise InvalidInput(f"{run.path} cannot be written: {describe_failure(error)}") from error
         yield
 
 
 def _claim(path: Path) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-    except FileExistsError:
-        if not is_unstarted(path):
-            raise _taken(path) from None
-    except OSError as error:
-        raise InvalidInput(
-            f"the folder {path} cannot be created: {error.strerror or error}; choose another with --output"
-        ) from error
+    if not _create(path) and not is_unstarted(path):
+        raise _taken(path)
     return path
 
 
 def _claim_new_name(config: Config, parent: Path = Path("runs")) -> Path:
-    name = name_run(config)
-    for number in itertools.count(1):
-        path = parent / (name if number == 1 else f"{name}-{number}")
+    name, number = name_run(config), 1
+    path = parent / name
+    while not _create(path):
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def _create(path: Path) -> bool:
+    """Create a folder; False if there is something at its path already, also if another process was faster."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            continue
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir()
-        except FileExistsError:  # another process was faster
-            continue
-        except OSError as error:
-            raise InvalidInput(
-                f"the folder {path} cannot be created: {error.strerror or error}; choose another with --output"
-            ) from error
-        return path
-    raise AssertionError("unreachable")
+            return False
+        path.mkdir()
+    except OSError as error:
+        if isinstance(error, FileExistsError) and path.exists():
+            return False
+        raise InvalidInput(
+            f"the folder {path} cannot be created: {describe_failure(error)}; choose another with --output"
+        ) from error
+    return True
 
 
 def _taken(path: Path) -> InvalidInput:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metrix.errors import InvalidInput
+from metrix.files import describe_failure
 from metrix.report.page.blocks import Block, Figure, Gallery, Section, Table, iterate_blocks
 from metrix.report.page.csv import to_csv
 from metrix.report.page.drawing import make_standalone, render_png
@@ -72,7 +73,7 @@ class Page:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(
-                f"the folder {folder} cannot be created: {error.strerror}; choose another path"
+                f"the folder {folder} cannot be created: {describe_failure(error)}; choose another path"
             ) from error
         contents = {folder / name: content for name, content in self.to_files().items()}
         contents[path.with_suffix(".md")] = self.to_markdown(_relative_path(path.parent, folder)).encode()
