@@ -63,7 +63,9 @@ def _read_group(path: Path, group: Mapping[str, Any]) -> Iterator[tuple[str, Ten
         try:
             content += (path.parent / shard).read_bytes()
         except OSError as error:
-            raise ModelError(f"weights {str(path)!r}: the shard {shard!r} cannot be read: {error.strerror}") from error
+            raise ModelError(
+                f"weights {str(path)!r}: the shard {shard!r} cannot be read: {error.strerror or error}"
+            ) from error
     start = 0
     for entry in group["weights"]:
         if entry["dtype"] != "float32" or "quantization" in entry:

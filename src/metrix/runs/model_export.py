@@ -258,7 +258,7 @@ def _write(path: Path, write: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write()
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place") from error
+        raise InvalidInput(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
 
 
 def _write_description(path: Path, about: dict[str, Any]) -> None:
