@@ -23,6 +23,7 @@ from metrix.cli import (
     demo,
     embed,
     evaluate,
+    explore,
     export,
     index,
     methods,
@@ -88,6 +89,7 @@ for verb in (
     threshold,
     serve,
     export,
+    explore,
     reproduce,
 ):
     verb.add_to(app)

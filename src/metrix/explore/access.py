@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import time
 from http.cookies import CookieError, SimpleCookie
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -98,7 +99,7 @@ class Gate:
                 cookie = SimpleCookie(headers["cookie"]).get(COOKIE)
             except CookieError:
                 cookie = None
-            given = "" if cookie is None else cookie.value
+            given = "" if cookie is None else unquote(cookie.value)
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import anyio
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from starlette.datastructures import UploadFile
 
 from metrix.data import ImageError
 from metrix.errors import InvalidInput, MetrixError
 from metrix.explore.access import Gate
 from metrix.explore.batching import ClosedError, QueueFullError
+from metrix.explore.explored_index import read_collection
+from metrix.explore.explored_runs import read_collections
+from metrix.explore.explorer import STATIC, Explored, add_page
 from metrix.explore.limits import Limits
+from metrix.explore.metrics import Metrics
 from metrix.explore.opened_index import OpenedIndex, Options, TooManyPixelsError
 from metrix.explore.opened_index import Query as IndexQuery
 from metrix.explore.service import Service
+from metrix.explore.uploads import in_time, read_upload
 from metrix.runs.indexing import same_threshold
+from metrix.train.batches import Report, ignore_report
 
 MOST_PICTURE = 2048  # pixels of the shorter side
 
@@ -153,6 +159,8 @@ def build_service(
         version=__version__,
         summary=f"Find images by their embeddings: {service.folder.name}",
         lifespan=service.running,
+        docs_url=None,  # the usual page is loaded from elsewhere; ours works offline
+        redoc_url=None,
     )
     app.state.service = service
     app.add_middleware(Gate, token=token, limits=service.limits, metrics=service.metrics)
@@ -160,7 +168,54 @@ def build_service(
     _add_search(app, service)
     _add_items(app, service)
     _add_operation(app, service)
+    add_page(app, _follow(service), service.limits, "index")
+    app.get("/docs", include_in_schema=False)(_show_docs)
     return app
+
+
+def build_explorer(
+    runs: Sequence[Path], limits: Limits | None = None, *, token: str | None = None, report: Report = ignore_report
+) -> FastAPI:
+    """The app with the page on the test images of runs, which are embedded and measured first.
+
+    Args:
+        runs: folders of finished runs.
+        limits: on requests.
+        token: that every request has to carry, but for the page itself; needed beyond this machine.
+        report: hears of the progress of embedding.
+
+    Raises:
+        InvalidInput: a folder is not a finished run, or its data cannot be opened.
+    """
+    from metrix import __version__
+
+    limits = limits or Limits()
+    shown = [Explored(one) for one in read_collections(runs, limits, report)]
+    app = FastAPI(title="metrix", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Gate, token=token, limits=limits, metrics=Metrics())
+    _add_errors(app)
+    add_page(app, lambda: shown, limits, "runs")
+    return app
+
+
+async def _show_docs() -> Any:
+    return FileResponse(STATIC / "docs.html")
+
+
+def _follow(service: Service) -> Callable[[], Sequence[Explored]]:
+    """The page's collection of the index as it is now, read anew when the index was replaced."""
+    lock, kept = threading.Lock(), dict[str, Any]()
+
+    def current() -> Sequence[Explored]:
+        with lock:
+            opened = service.current
+            if kept.get("of") is not opened:
+                name = service.folder.resolve().name
+                kept.update(of=opened, shown=[Explored(read_collection(opened, name, service.limits))])
+            shown: list[Explored] = kept["shown"]
+            return shown
+
+    return current
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -229,7 +284,7 @@ def _add_search(app: FastAPI, service: Service) -> None:
         if kind not in ("multipart/form-data", "application/json"):
             raise HTTPException(415, "body: expected multipart/form-data with an image, or application/json")
         if kind == "application/json":
-            asked = _read_json(await _read(request.body, limits))
+            asked = _read_json(await in_time(request.body, limits))
             if asked.vector is None:
                 return await by_id(opened, str(asked.id), options)
             query = IndexQuery(opened, options, vector=opened.read_vector(asked.vector))
@@ -239,7 +294,7 @@ def _add_search(app: FastAPI, service: Service) -> None:
             raise InvalidInput("image: expected an id or a vector; the model of this index is not known")
         place = service.batcher.reserve()  # before the upload is read
         try:
-            content = await _read(lambda: _read_image(request, limits), limits)
+            content = await read_upload(request, limits)
         except BaseException:
             place.cancel()
             raise
@@ -368,24 +423,6 @@ def _image_address(one: Any) -> str:
     from urllib.parse import quote
 
     return f"/image/{quote(str(one))}"
-
-
-async def _read(read: Callable[[], Any], limits: Limits) -> bytes:
-    """The body of a request, unless it takes too long."""
-    try:
-        with anyio.fail_after(limits.seconds):
-            found: bytes = await read()
-            return found
-    except TimeoutError:
-        raise HTTPException(408, f"body: expected within {limits.seconds:g} s") from None
-
-
-async def _read_image(request: Request, limits: Limits) -> bytes:
-    async with request.form(max_files=1, max_fields=8, max_part_size=limits.upload) as form:
-        image = form.get("image")
-        if not isinstance(image, UploadFile):
-            raise HTTPException(422, "image: expected a file in the field 'image'")
-        return await image.read()
 
 
 def _read_json(body: bytes) -> JsonQuery:

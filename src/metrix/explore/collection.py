@@ -1,0 +1,166 @@
+"""What the page shows: a set of embedded images with classes, its neighbours, mistakes and confusions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.search.faiss_store import nearest
+
+DEPTH = 10  # neighbours of each image that mistakes and confusions are counted from
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(eq=False)
+class Collection:
+    """Embedded images. With a separate gallery, the first `queries` rows search the rows after them.
+
+    Args:
+        name: on the page.
+        ids: of the images.
+        labels: the class of each image; None if there are no classes.
+        vectors: unit vectors (n, d).
+        picture: gives the image of a row as a file, its shorter side at most so many pixels.
+        queries: rows that are queries only; 0 if all images search all others.
+        embed: gives the vector of an uploaded image; None if the model is not known.
+        about: measures, curves and settings, for the page.
+        key: of the images; collections with the same key can be compared row by row.
+    """
+
+    name: str
+    ids: Sequence[str]
+    labels: NDArray[Any] | None
+    vectors: NDArray[np.float32]
+    picture: Callable[[int, int], bytes]
+    queries: int = 0
+    embed: Callable[[bytes], NDArray[np.float32]] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The names of the classes, in alphabetical order."""
+        return [] if self.labels is None else [str(name) for name in np.unique(self.labels)]
+
+    @cached_property
+    def codes(self) -> NDArray[np.int64]:
+        """The number of each row's class in `classes`; -1 without classes."""
+        if self.labels is None:
+            return np.full(len(self), -1, dtype=np.int64)
+        return np.unique(self.labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    def find(self, vectors: NDArray[np.float32], k: int, own: Sequence[int] | None = None) -> Nearest:
+        """The k nearest images of the gallery for each vector, without the row that it is of."""
+        first = self.queries
+        gallery = self.vectors[first:]
+        more = int(own is not None)
+        similarities, rows = nearest(np.ascontiguousarray(vectors), gallery, min(k + more, len(gallery)))
+        rows = rows + first
+        if own is None:
+            return Nearest(rows, similarities)
+        keep = rows != np.asarray(own)[:, None]
+        keep[keep.all(1), -1] = False  # a query of its own, or one behind many copies of itself
+        shape = (len(rows), -1)
+        return Nearest(rows[keep].reshape(shape), similarities[keep].reshape(shape))
+
+    def has_row(self, row: int) -> bool:
+        """Whether there is such a row."""
+        return 0 <= row < len(self)
+
+    def asking_rows(self) -> NDArray[np.int64]:
+        """The rows that mistakes are counted on: queries that have another image of their class to find."""
+        codes = self.codes
+        if self.labels is None:
+            return np.empty(0, np.int64)
+        counts = np.bincount(codes[self.queries :], minlength=len(self.classes))
+        if self.queries:
+            return np.flatnonzero(counts[codes[: self.queries]] > 0)
+        return np.flatnonzero(counts[codes] > 1)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Neighbours of some vectors, nearest first."""
+
+    rows: NDArray[np.int64]  # (queries, k)
+    similarities: NDArray[np.float32]  # (queries, k)
+
+
+class Mistakes:
+    """Which images find another class first; computed once in a thread.
+
+    `right` has 1 for a right nearest neighbour, 0 for a wrong one and -1 for an image that is no query, by row.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self.right = np.full(len(collection), -1, dtype=np.int8)
+        asking = collection.asking_rows()
+        codes, depth = collection.codes, min(DEPTH, len(collection) - 1)
+        found: list[Nearest] = []
+        if depth > 0:
+            for start in range(0, len(asking), ROWS_AT_ONCE):
+                rows = asking[start : start + ROWS_AT_ONCE]
+                found.append(collection.find(collection.vectors[rows], depth, rows.tolist()))
+        if not found:
+            self.worst, self.pairs = np.empty(0, np.int64), []
+            return
+        neighbours = np.concatenate([part.rows for part in found])
+        nearest_cosine = np.concatenate([part.similarities for part in found])[:, 0]
+        agree = codes[neighbours] == codes[asking][:, None]
+        self.right[asking] = agree[:, 0]
+        wrong = np.flatnonzero(~agree[:, 0])
+        order = np.lexsort((-nearest_cosine[wrong], agree[wrong].sum(1)))  # fewest right ones, then surest first
+        self.worst = asking[wrong[order]]
+        self.pairs = self._count_pairs(codes[asking[wrong]], codes[neighbours[wrong, 0]], codes[asking])
+
+    def _count_pairs(
+        self, own: NDArray[np.int64], other: NDArray[np.int64], asked: NDArray[np.int64]
+    ) -> list[dict[str, Any]]:
+        """How often images of a class find another class first, most often first."""
+        of = len(self._collection.classes)
+        keys, counts = np.unique(own * of + other, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        per_class = np.bincount(asked, minlength=of)
+        return [
+            {"of": int(key // of), "as": int(key % of), "count": int(count), "share": count / int(per_class[key // of])}
+            for key, count in zip(keys[order].tolist(), counts[order].tolist(), strict=True)
+        ]
+
+
+class Later:
+    """Something that is computed once, in a thread, when it is first asked for."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute, self._lock = compute, threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def get(self, wait: float = 0.0) -> Any | None:
+        """The value; None if it takes longer than `wait` seconds, and an exception if it failed."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+        self._thread.join(wait)
+        if self._thread.is_alive():
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._compute()
+        except Exception as error:
+            self._error = error

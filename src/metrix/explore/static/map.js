@@ -1,0 +1,224 @@
+// The map of all images: points to hover over, to click, and to draw around.
+
+import * as api from './api.js';
+import { byId, count, download, el, fill, picture } from './dom.js';
+import createPubSub from './vendor/pub-sub-es.js';
+
+export const COLOURS = [
+  '#4477aa', '#ee6677', '#228833', '#ccbb44', '#66ccee', '#aa3377', '#ee7733', '#009988', '#cc3311', '#33bbee',
+  '#997700', '#6699cc', '#994455', '#77aa55', '#bb88cc', '#888888',
+];
+const RIGHT_WRONG = ['#9a9a9a', '#d1495b', '#2a9d5c']; // no query, wrong, right
+const GALLERY = 60;
+const LEGEND = 40;
+
+let loading = null;
+function library() {
+  globalThis.createPubSub = createPubSub;
+  const script = (name) =>
+    new Promise((resolve, reject) => {
+      const failed = () => reject(new Error(`${name} cannot be loaded`));
+      document.head.append(el('script', { src: `/static/vendor/${name}`, onload: resolve, onerror: failed }));
+    });
+  loading ??= script('regl.min.js').then(() => script('regl-scatterplot.min.js'));
+  return loading.then(() => globalThis.createScatterplot.default);
+}
+
+export class PointMap {
+  constructor(place, collection, { onQuery, onError }) {
+    Object.assign(this, { place, collection, onQuery, onError });
+    this.selected = [];
+    this.marked = null; // the row of the query
+    this.colourBy = 'class';
+    this.build();
+  }
+
+  build() {
+    this.canvas = el('canvas', { id: 'map', tabIndex: 0, ariaLabel: `Map of ${count(this.collection.count, 'image')}` });
+    this.lasso = el('button', { id: 'lasso', textContent: 'Select', title: 'Draw around points (s)', onclick: () => this.toggleLasso() });
+    this.lasso.setAttribute('aria-pressed', 'false');
+    const reset = el('button', { textContent: 'Whole map', onclick: () => this.plot?.zoomToOrigin({ transition: true }) });
+    this.colouring = el(
+      'select',
+      { id: 'colouring', onchange: () => this.recolour().catch(this.onError) },
+      el('option', { value: 'class', textContent: 'colour: class' }),
+      el('option', { value: 'right', textContent: 'colour: right or wrong' }),
+    );
+    this.colouring.hidden = !this.collection.classes.length;
+    this.note = el('span', { id: 'map-note', className: 'note' });
+    this.selection = el('div', { id: 'selection' });
+    fill(this.place, 
+      el('div', { className: 'tools' }, this.lasso, reset, this.colouring, this.note),
+      el('div', { id: 'map-frame' }, this.canvas),
+      this.selection,
+    );
+  }
+
+  async start() {
+    const { number, count: many } = this.collection;
+    const [create, points] = await Promise.all([library(), api.points(number, many, 'pca')]);
+    if (this.gone) return;
+    const { width, height } = this.canvas.parentElement.getBoundingClientRect();
+    const size = many > 50000 ? 2 : many > 10000 ? 3 : many > 2000 ? 5 : 7;
+    this.plot = create({
+      canvas: this.canvas, width, height, pointSize: size, pointSizeSelected: 2, lassoOnLongPress: true,
+      opacityBy: many > 20000 ? 'density' : null, opacity: 0.8, backgroundColor: colourOf('--paper'),
+      lassoColor: colourOf('--accent'), pointOutlineWidth: 1,
+    });
+    this.plot.subscribe('pointOver', (row) => this.showTip(row));
+    this.plot.subscribe('pointOut', () => { byId('tip').hidden = true; });
+    this.plot.subscribe('select', ({ points: rows }) => this.take(rows));
+    this.plot.subscribe('deselect', () => this.setSelection([]));
+    this.observer = new ResizeObserver(([entry]) => this.plot?.set({ width: entry.contentRect.width, height: entry.contentRect.height }));
+    this.observer.observe(this.canvas.parentElement);
+    this.points = points;
+    await this.draw();
+    this.setSelection([]);
+    document.body.dataset.map = 'pca';
+    this.note.textContent = 'placing neighbours together …';
+    api.points(number, many, 'tsne').then((better) => this.refine(better)).catch(this.onError);
+  }
+
+  async refine(better) {
+    if (this.gone) return;
+    this.points = better;
+    this.note.textContent = '';
+    await this.draw(this.collection.count <= 20000);
+    document.body.dataset.map = 'tsne';
+  }
+
+  async draw(moving = false) {
+    if (!this.points) return;
+    let colours = COLOURS;
+    let values = this.points.codes.map((code) => Math.max(0, code) % COLOURS.length);
+    if (this.colourBy === 'right') {
+      this.rightness ??= await api.right(this.collection.number);
+      colours = RIGHT_WRONG;
+      values = Float32Array.from(this.rightness, (value) => value + 1);
+    }
+    if (this.gone) return;
+    this.plot.set({ pointColor: colours, colorBy: 'valueA', backgroundColor: colourOf('--paper') });
+    const options = { zDataType: 'categorical', transition: moving, transitionDuration: 800 };
+    await this.plot.draw({ x: this.points.x, y: this.points.y, z: values }, options);
+    if (this.selected.length) this.plot.select(this.selected, { preventEvent: true });
+    else this.mark(this.marked);
+    document.body.dataset.drawn = String(this.collection.count);
+  }
+
+  async recolour() {
+    this.colourBy = this.colouring.value;
+    await this.draw();
+    this.note.textContent = this.colourBy === 'right' ? 'green: the nearest neighbour is of the class; red: of another' : '';
+  }
+
+  toggleLasso(on = this.lasso.getAttribute('aria-pressed') !== 'true') {
+    this.lasso.setAttribute('aria-pressed', String(on));
+    this.plot?.set({ mouseMode: on ? 'lasso' : 'panZoom' });
+  }
+
+  take(rows) {
+    if (rows.length === 1 && this.lasso.getAttribute('aria-pressed') !== 'true') {
+      this.setSelection([]);
+      this.onQuery(rows[0]);
+      return;
+    }
+    this.setSelection(rows);
+    this.toggleLasso(false);
+  }
+
+  select(rows) {
+    this.plot?.select(rows, { preventEvent: true });
+    this.setSelection(rows);
+  }
+
+  clear() {
+    this.plot?.deselect({ preventEvent: true });
+    this.toggleLasso(false);
+    this.setSelection([]);
+  }
+
+  setSelection(rows) {
+    this.selected = Array.from(rows);
+    const { number, classes } = this.collection;
+    const nodes = [];
+    if (this.selected.length) {
+      const save = el('button', { id: 'csv', textContent: 'Save as CSV', onclick: () => this.save().catch(this.onError) });
+      const clear = el('button', { textContent: 'Clear', onclick: () => this.clear() });
+      nodes.push(el('h2', { textContent: `Selection: ${count(this.selected.length, 'image')}` }), el('div', { className: 'tools' }, save, clear));
+    }
+    if (classes.length && this.points) nodes.push(this.legend());
+    if (this.selected.length) {
+      nodes.push(el('div', { id: 'selected', className: 'grid' }, ...this.selected.slice(0, GALLERY).map((row) => this.thumbnail(number, row))));
+      if (this.selected.length > GALLERY) nodes.push(el('p', { className: 'note', textContent: `and ${count(this.selected.length - GALLERY, 'more image')}` }));
+    } else {
+      nodes.push(el('p', { className: 'note', textContent: 'Click a point to search with it. Hold Shift, or press Select, and draw around points to select them.' }));
+    }
+    fill(this.selection, ...nodes);
+  }
+
+  thumbnail(number, row) {
+    const code = this.points.codes[row];
+    const name = this.collection.classes[code] ?? '';
+    return el(
+      'button', { className: 'card', onclick: () => this.onQuery(row), title: name },
+      picture(api.image(number, row, 96), name), el('span', { textContent: name }),
+    );
+  }
+
+  // Classes with how many of the selection, or of all images, they have; a click selects the class.
+  legend() {
+    const { classes, sizes } = this.collection;
+    const counts = this.selected.length ? new Array(classes.length).fill(0) : sizes;
+    for (const row of this.selected) counts[this.points.codes[row]] += 1;
+    const shown = counts.map((many, code) => [many, code]).filter(([many]) => many).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+    const entry = ([many, code]) =>
+      el(
+        'button', { className: 'entry', title: `Select ${classes[code]}`, onclick: () => this.selectClass(code) },
+        el('i', { style: `background:${COLOURS[code % COLOURS.length]}` }), el('span', { textContent: classes[code] }), el('b', { textContent: many.toLocaleString('en') }),
+      );
+    const more = shown.length > LEGEND ? [el('span', { className: 'note', textContent: `and ${count(shown.length - LEGEND, 'more class').replace('classs', 'classes')}` })] : [];
+    return el('div', { id: 'legend' }, ...shown.slice(0, LEGEND).map(entry), ...more);
+  }
+
+  selectClass(code) {
+    const rows = [];
+    this.points.codes.forEach((value, row) => { if (value === code) rows.push(row); });
+    this.select(rows);
+  }
+
+  async save() {
+    const { number, name, classes } = this.collection;
+    const [names, rightness] = await Promise.all([api.ids(number), api.right(number)]);
+    const quote = (text) => `"${String(text).replaceAll('"', '""')}"`;
+    const words = { '-1': '', 0: 'no', 1: 'yes' };
+    const line = (row) => [row, quote(names[row]), quote(classes[this.points.codes[row]] ?? ''), this.points.x[row], this.points.y[row], words[rightness[row]]].join(',');
+    download(`${name}-selection.csv`, ['row,id,class,x,y,right', ...this.selected.map(line), ''].join('\n'));
+  }
+
+  showTip(row) {
+    const tip = byId('tip');
+    const name = this.collection.classes[this.points.codes[row]] ?? '';
+    fill(tip, picture(api.image(this.collection.number, row), ''), el('span', { textContent: name || `image ${row}` }));
+    const [x, y] = this.plot.getScreenPosition(row) ?? [0, 0];
+    const frame = this.canvas.getBoundingClientRect();
+    tip.hidden = false;
+    tip.style.left = `${Math.min(frame.left + x + 14, innerWidth - 150)}px`;
+    tip.style.top = `${Math.min(frame.top + y + 14, innerHeight - 170)}px`;
+  }
+
+  mark(row) {
+    this.marked = row;
+    if (!this.plot || !this.points || this.selected.length) return;
+    if (row !== null && row < this.collection.count) this.plot.select([row], { preventEvent: true });
+    else this.plot.deselect({ preventEvent: true });
+  }
+
+  stop() {
+    this.gone = true;
+    byId('tip').hidden = true;
+    this.observer?.disconnect();
+    this.plot?.destroy();
+  }
+}
+
+const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
