@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check chromium bench clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
 
-test: .venv/.installed check
+test: .venv/.installed check chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # a process for each of two cores, a thread in each
 
 check: .venv/.installed
@@ -15,6 +15,13 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# For the tests of the explorer page; without it they are skipped, and say so.
+chromium:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& { apt-get install -y -qq chromium >/dev/null 2>&1 \
+			|| { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
+		|| echo "Chromium is missing and cannot be installed here: the tests of the page will be skipped"
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)

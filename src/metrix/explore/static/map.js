@@ -37,7 +37,7 @@ export class PointMap {
     this.canvas = el('canvas', { id: 'map', tabIndex: 0, ariaLabel: `Map of ${count(this.collection.count, 'image')}` });
     this.lasso = el('button', { id: 'lasso', textContent: 'Select', title: 'Draw around points (s)', onclick: () => this.toggleLasso() });
     this.lasso.setAttribute('aria-pressed', 'false');
-    const reset = el('button', { textContent: 'Whole map', onclick: () => this.plot?.zoomToOrigin({ transition: true }) });
+    const reset = el('button', { textContent: 'Whole map', onclick: () => this.plot?.zoomToLocation([0, 0], this.distance, { transition: true }) });
     this.colouring = el(
       'select',
       { id: 'colouring', onchange: () => this.recolour().catch(this.onError) },
@@ -59,11 +59,12 @@ export class PointMap {
     const [create, points] = await Promise.all([library(), api.points(number, many, 'pca')]);
     if (this.gone) return;
     const { width, height } = this.canvas.parentElement.getBoundingClientRect();
+    this.distance = Math.max(1, height / width); // so that a narrow map shows all of it
     const size = many > 50000 ? 2 : many > 10000 ? 3 : many > 2000 ? 5 : 7;
     this.plot = create({
-      canvas: this.canvas, width, height, pointSize: size, pointSizeSelected: 2, lassoOnLongPress: true,
+      canvas: this.canvas, width, height, cameraDistance: this.distance, pointSize: size, pointSizeSelected: 6, lassoOnLongPress: true,
       opacityBy: many > 20000 ? 'density' : null, opacity: 0.8, backgroundColor: colourOf('--paper'),
-      lassoColor: colourOf('--accent'), pointOutlineWidth: 1,
+      lassoColor: colourOf('--accent'), pointOutlineWidth: 2,
     });
     this.plot.subscribe('pointOver', (row) => this.showTip(row));
     this.plot.subscribe('pointOut', () => { byId('tip').hidden = true; });
