@@ -116,3 +116,10 @@ def test_quiet_and_json(metrix: Metrix, tmp_path: Path) -> None:
     again = metrix("train", "--resume", tmp_path / "run", "--json")  # complete already: told again, not trained
     assert json.loads(again.out) == found
     assert metrix("train", "--resume", tmp_path / "run", "--quiet") == (0, "", "")
+
+
+def test_print_config_prints_no_loss_that_does_not_exist(metrix: Metrix) -> None:
+    ended = metrix("train", "glyphs-mini", "--loss", "contrastiv", "--print-config")
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "unknown loss 'contrastiv'; did you mean 'contrastive'?" in ended.err

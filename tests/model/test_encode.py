@@ -15,6 +15,7 @@ from metrix.errors import DataError, ModelError
 from metrix.model import Embedder
 from metrix.runs.trained_model import open_run
 from metrix.train import Config, train
+from tests.command_line import Metrix
 from tests.photos import write_photos
 
 
@@ -28,7 +29,7 @@ def test_load_is_for_inference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", ["none", "ram"])
-def test_vectors_are_those_of_metrix_embed(cache: str, small: Config, tmp_path: Path) -> None:
+def test_vectors_are_those_of_metrix_embed(cache: str, small: Config, tmp_path: Path, metrix: Metrix) -> None:
     photos = write_photos(tmp_path / "photos", classes=4, per_class=3)
     for file in list(photos.rglob("*.jpg"))[:3]:  # large enough for the cache to shrink them
         Image.open(file).resize((700, 600)).save(file)
@@ -38,6 +39,9 @@ def test_vectors_are_those_of_metrix_embed(cache: str, small: Config, tmp_path: 
     part = model.select_part(model.open_data(), "test")
     vectors = Embedder.load(run.path).encode([photos / path for path in part.paths])
     assert np.array_equal(vectors, model.embed("test").vectors)
+    ended = metrix("embed", run.path, "-o", tmp_path / "test.npy", "--engine", "torch")
+    assert ended.code == 0, ended.err
+    assert np.array_equal(vectors, np.load(tmp_path / "test.npy"))
 
 
 def test_glyphs_are_seen_as_in_the_run(run: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from metrix.data.survey import (
 )
 from metrix.data.training_parts import choose_validation, describe_untrainable
 from metrix.errors import DataError
-from metrix.messages import OnProgress, count
+from metrix.messages import OnProgress, count, first_few
 
 HOLDOUT = 0.1  # share of the training classes held out for model selection, unless the user says otherwise
 
@@ -124,7 +127,7 @@ def check(
         sizes=sizes,
         broken=broken,
         problems=tuple(problem for problem in problems if problem),
-        notes=(*catalogue.notes, *_find_lonely(catalogue)),
+        notes=(*catalogue.notes, *_find_lonely(catalogue), *([] if found.missing else _find_duplicates(catalogue))),
     )
 
 
@@ -155,3 +158,32 @@ def _find_lonely(catalogue: Catalogue) -> list[str]:
     if hopeless:
         notes.append(f"{count(hopeless, 'query image')} without any image of the same class to find")
     return notes
+
+
+def _find_duplicates(catalogue: Catalogue) -> list[str]:
+    """A note on files with the same content in different classes: one of the two labels must be wrong."""
+    if catalogue.root is None:
+        return []
+    by_size: dict[int, dict[str, int]] = defaultdict(dict)  # label of each path, by the size of its file
+    for position, path in enumerate(catalogue.paths):
+        by_size[catalogue.file(position).stat().st_size][path] = int(catalogue.labels[position])
+    pairs: list[str] = []
+    for files in by_size.values():
+        if len(set(files.values())) < 2:
+            continue
+        first: dict[bytes, str] = {}
+        for path, label in files.items():
+            same = first.setdefault(_digest(catalogue.root / path), path)
+            if files[same] != label:
+                pairs.append(f"{path} and {same}")
+    if not pairs:
+        return []
+    return [f"{count(len(pairs), 'image')} with the same content as one of another class: {first_few(sorted(pairs))}"]
+
+
+def _digest(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.digest()

@@ -203,7 +203,7 @@ class Embedder(nn.Module):
     ) -> NDArray[np.float32]:
         """Unit vectors (n, dim) of images, under the view that the model was tested with.
 
-        They are those of `metrix embed` for the same images in the same order, bit for bit.
+        They are those of `metrix embed --engine torch` for the same images in the same order, bit for bit.
 
         Args:
             images: paths, images of Pillow, or arrays of uint8 (height, width, channels), in any mixture; or one of

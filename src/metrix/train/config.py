@@ -305,6 +305,9 @@ def parse_config(nested: dict[str, Any]) -> Config:
     asked_for = "mixup" in mixing or mixing.get("mixup_method", "metrix") != "metrix"
     if not asked_for and not _takes_mixup(nested):
         nested = {**nested, "mixing": {**mixing, "mixup": ()}}
+    loss = nested.get("loss", {}).get("loss", LossChoice().loss)
+    if loss not in _table("loss"):
+        raise unknown_choice("loss", loss, _table("loss"))
     try:
         return Config.model_validate(nested)
     except ValidationError as error:
