@@ -10,7 +10,9 @@ import typer
 from metrix.cli.flags import ConfigCommand, with_config_flags
 
 if TYPE_CHECKING:
+    from metrix.reproduce.budget import Plan
     from metrix.reproduce.grid import Grid
+    from metrix.reproduce.items import Item
     from metrix.reproduce.page import Reproduced
 
 FOLDER = Path("runs/reproduce")
@@ -41,6 +43,10 @@ def reproduce_command(
         int | None, typer.Option(min=1, help="runs of each method, with seeds 0, 1 …; 3 by default, 2 with --quick")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="small scale: 30 training classes, 100 steps")] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="choose scale and seeds so that the runs take about this long: 8h, 90m, 2d"),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="runs to train in parallel")] = 1,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="train only share I of N, to divide the work between machines")
@@ -67,11 +73,15 @@ def reproduce_command(
 
     items = choose_items(names or ())
     part = (1, 1) if shard is None else parse_shard(shard)
-    grid = build_grid(data or (), seeds, flags, output, quick)
+    quiet = quiet or json_output
+    changes, scale = flags, ""
+    if budget is not None:
+        plan = _plan(budget, items, data or [], seeds, quick, flags, output, jobs, quiet)
+        changes, seeds, scale = dict(plan.scale.changes), plan.seeds, plan.describe()
+    grid = build_grid(data or (), seeds, changes, output, quick, scale)
     if not items:
         _print_items(grid, jobs, json_output)
         return
-    quiet = quiet or json_output
     cells = take_shard(cells_of_items(items, grid), part)
     state = run_cells(cells, grid.store, jobs, build_grid_watcher(quiet, grid.store, jobs))
     failed = {one.name: error for one, error in state.failed.values()}
@@ -80,7 +90,9 @@ def reproduce_command(
     else:
         with show_progress(quiet) as report:
             found = render_items(items, grid, report)
-        written = write_page(found, grid, _command(names or [], data or [], len(grid.seeds), quick, flags))
+        count = None if budget is not None else len(grid.seeds)
+        command = _command(names or [], data or [], count, quick, budget, flags)
+        written = write_page(found, grid, command)
         _print_results(found, written, failed, quiet, json_output)
     if failed:
         raise typer.Exit(1)
@@ -161,12 +173,48 @@ def _print_shard(folder: Path, part: tuple[int, int], cells: int, failed: dict[s
     )
 
 
-def _command(names: list[str], data: list[str], seeds: int, quick: bool, flags: dict[str, Any]) -> str:
+def _plan(
+    budget: str,
+    items: list[Item],
+    data: list[str],
+    seeds: int | None,
+    quick: bool,
+    flags: dict[str, Any],
+    output: Path,
+    jobs: int,
+    quiet: bool,
+) -> Plan:
+    """Plan what fits into the budget, and print it."""
+    from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.grid import format_duration
+    from metrix.errors import InvalidInput
+    from metrix.reproduce.budget import plan_budget
+
+    if quick or seeds is not None:
+        given = "--quick" if quick else "--seeds"
+        raise InvalidInput(f"--budget with {given}: expected one of them; a budget chooses scale and seeds itself")
+    if not items:
+        raise InvalidInput("--budget: expected the names of tables and figures to reproduce, or all, got none")
+    plan = plan_budget(budget, items, data, flags, output, jobs)
+    if not quiet:
+        Console(stderr=True, soft_wrap=True).print(
+            f"budget {budget}: {plan.describe()}; about {format_duration(plan.seconds)} with --jobs {jobs}, estimated "
+            f"{plan.source}",
+            highlight=False,
+        )
+    return plan
+
+
+def _command(
+    names: list[str], data: list[str], seeds: int | None, quick: bool, budget: str | None, flags: dict[str, Any]
+) -> str:
     """The command line that makes the same page again."""
     import shlex
 
-    words = ["metrix", "reproduce", *names, *(f"--data={one}" for one in data), f"--seeds={seeds}"]
+    words = ["metrix", "reproduce", *names, *(f"--data={one}" for one in data)]
+    words += [] if seeds is None else [f"--seeds={seeds}"]
     words += ["--quick"] if quick else []
+    words += [] if budget is None else [f"--budget={budget}"]
     for key, value in flags.items():
         text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         words.append(f"--{key.replace('_', '-')}={text}")

@@ -56,7 +56,12 @@ class Experiment:
 
 
 def build_grid(
-    data: Sequence[str], seeds: int | None, changes: Mapping[str, Any], folder: Path, quick: bool = False
+    data: Sequence[str],
+    seeds: int | None,
+    changes: Mapping[str, Any],
+    folder: Path,
+    quick: bool = False,
+    scale: str = "",
 ) -> Grid:
     """Build the grid of a reproduction and check it.
 
@@ -66,10 +71,11 @@ def build_grid(
         changes: Configuration keys to set in all runs.
         folder: Where cells are kept.
         quick: Train for a short time on few classes.
+        scale: The settings that a budget chose, in words.
     """
     count = seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
     datasets = tuple(choose_data(data))
-    grid = Grid(datasets, tuple(range(count)), {**(QUICK if quick else {}), **changes}, CellStore(folder), quick)
+    grid = Grid(datasets, tuple(range(count)), {**(QUICK if quick else {}), **changes}, CellStore(folder), quick, scale)
     grid.check()
     return grid
 
@@ -83,6 +89,7 @@ class Grid:
     changes: Mapping[str, Any]
     store: CellStore
     quick: bool = False
+    scale: str = ""
     _known: dict[str, list[Cell]] = field(default_factory=dict)
 
     def check(self) -> None:

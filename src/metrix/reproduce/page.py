@@ -94,6 +94,8 @@ def _explain(grid: Grid) -> str:
         f"Data: {names}. Seeds: {', '.join(map(str, grid.seeds))}. An empty value was not measured. Footnotes say how "
         "each set-up differs from the paper's; where it does, compare the order of the rows rather than the numbers."
     )
+    if grid.scale:
+        text += f" Scale, chosen to fit a time budget: {grid.scale}."
     if grid.quick:
         text += (
             " This is the whole paper at a small scale: a network of four layers, glyphs instead of photographs and a "

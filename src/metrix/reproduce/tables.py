@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from metrix.evaluate.seeds import SeedDifferences
 from metrix.report.page import Column, Table, Value
 from metrix.report.page.blocks import Cell
 from metrix.reproduce.datasets import ReproductionData
@@ -123,13 +125,14 @@ def build_recall_table(grid: Grid, table: PaperTable, data: ReproductionData) ->
     if not beside:
         columns += [ShownColumn(name, "paper", DATASETS[name], "paper, R@1 and its gain") for name in table.columns]
     headings = table.label_columns if table.studies else ("method", *table.label_columns)
+    lines = tuple(_recall_line(grid, table, row, data, ks, beside) for row in table.rows)
     return ReproducedTable(
         f"{table.name}-{data.name}",
         f"{table.title}: {data.title}",
         headings,
         tuple(columns),
-        tuple(_recall_line(grid, table, row, data, ks, beside) for row in table.rows),
-        tuple(_recall_notes(grid, table, data)),
+        lines,
+        (*_recall_notes(grid, table, data), *conclude_from_seeds(lines)),
     )
 
 
@@ -188,6 +191,35 @@ def _recall_notes(grid: Grid, table: PaperTable, data: ReproductionData) -> Iter
         f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
     )
     yield describe_differences(grid, table.setup, data, scaled="k" in table.label_columns)
+
+
+def conclude_from_seeds(lines: Sequence[TableLine]) -> Iterator[str]:
+    """Say which gains the number of seeds supports: those whose 95 % interval excludes zero."""
+    gains = {_name(line): line.measured[GAIN].values for line in lines if line.measured.get(GAIN, Spread()).values}
+    if not gains:
+        return
+    if max(map(len, gains.values())) < 2:
+        yield "Gains are of one seed, from which nothing can be concluded; three seeds or more are needed."
+        return
+    found = {name: SeedDifferences(values) for name, values in gains.items() if len(values) > 1}
+    up = [f"{name} ({one.mean:+.1f} ± {one.margin:.1f})" for name, one in found.items() if one.decided and one.mean > 0]
+    down = [
+        f"{name} ({one.mean:+.1f} ± {one.margin:.1f})" for name, one in found.items() if one.decided and one.mean < 0
+    ]
+    text = f"By the 95 % interval of paired differences (Student's t), gains above zero: {', '.join(up) or 'none'}"
+    text += f"; below zero: {', '.join(down) or 'none'}"
+    open_ones = [one for one in found.values() if not one.decided]
+    if open_ones:
+        smallest = statistics.median(one.detectable() for one in open_ones)
+        text += (
+            f". {len(open_ones)} of {len(gains)} cannot be told from zero; with this many seeds, a difference of about "
+            f"{smallest:.1f} points would be found four times out of five"
+        )
+    yield text + "."
+
+
+def _name(line: TableLine) -> str:
+    return " ".join(word.strip() for word in (line.study, *line.words) if word.strip())
 
 
 def describe_differences(grid: Grid, setup: Mapping[str, Any], data: ReproductionData, scaled: bool = False) -> str:
