@@ -164,6 +164,9 @@ TABLE: dict[str, LossCase] = {
         include_positive=True,
         log_of_sums=True,
     ),
+    "supcon": LossCase(
+        lambda c, d: losses.SupCon(0.2), lambda loss: literal.supcon(0.2), include_positive=True, log_of_sums=True
+    ),
     "generic": LossCase(_learnable, _literal_learnable),
     "proxy-anchor": LossCase(
         losses.ProxyAnchor,
@@ -185,6 +188,19 @@ TABLE: dict[str, LossCase] = {
         roles="proxy candidates",
         include_positive=True,
         log_of_sums=True,
+    ),
+    "normalized-softmax": LossCase(
+        losses.NormalizedSoftmax,
+        lambda loss: literal.nca(0.05),
+        roles="proxy candidates",
+        include_positive=True,
+        log_of_sums=True,
+    ),
+    "cosface": LossCase(
+        losses.CosFace, lambda loss: literal.cosface(0.35, 64.0), roles="proxy candidates", log_of_sums=True
+    ),
+    "arcface": LossCase(
+        losses.ArcFace, lambda loss: literal.arcface(0.5, 64.0), roles="proxy candidates", log_of_sums=True
     ),
     "proxy-nca++, table 1": LossCase(
         lambda c, d: losses.ProxyNCAPlusPlus(c, d, include_positive=False),

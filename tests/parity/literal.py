@@ -49,6 +49,38 @@ def multi_similarity(beta, gamma, m, m_neg=None):
     )
 
 
+class MeanOfPositives(tuple):
+    """Five functions whose σ⁺ is of the mean over positives, weighted by labels, and not of their sum."""
+
+
+def supcon(T):
+    """Khosla et al., eq. 2: -1/|P| Σ_p log(e^{s_p/T} / Σ_a e^{s_a/T})."""
+    return MeanOfPositives(((lambda x: x), (lambda x: x), torch.log, (lambda x: -x / T), (lambda x: torch.exp(x / T))))
+
+
+def softmax_with_margin(turn, s):
+    """-log(e^{s turn(x)} / (e^{s turn(x)} + Σ e^{s x})) = log(1 + Σ e^{s x} / e^{s turn(x)})."""
+    return (
+        (lambda x: torch.log(1 + torch.exp(x))),
+        (lambda x: -torch.log(x)),
+        torch.log,
+        (lambda x: torch.exp(s * turn(x))),
+        (lambda x: torch.exp(s * x)),
+    )
+
+
+def cosface(m, s):
+    return softmax_with_margin(lambda x: x - m, s)
+
+
+def arcface(m, s):
+    def turn(x):
+        angle = torch.acos(x)
+        return torch.cos(angle + m) if angle <= math.pi - m else torch.cos(angle) - m * math.sin(m)
+
+    return softmax_with_margin(turn, s)
+
+
 def nca(T=1.0):
     return (
         (lambda x: x),
@@ -75,6 +107,10 @@ def loss_labels(five, labelled, include_positive=False):
         zero,
     )
     has_pos = any(y > 0 for _, y in labelled)
+    if isinstance(five, MeanOfPositives):
+        if not has_pos:
+            return None
+        pos = pos / sum(y for _, y in labelled)
     has_neg = include_positive or any(y < 1 for _, y in labelled)
     if not has_pos and not math.isfinite(float(sigma_pos(zero))):
         return None

@@ -65,6 +65,10 @@ PEERS = {
     "proxy-nca": lambda: peer.ProxyNCALoss(CLASSES, DIM, softmax_scale=3),
     "normalized softmax": lambda: peer.NormalizedSoftmaxLoss(CLASSES, DIM),
     "proxy anchor": lambda: peer.ProxyAnchorLoss(CLASSES, DIM),
+    "supcon": lambda: peer.SupConLoss(),
+    "supcon, squared": lambda: peer.SupConLoss(0.3, distance=distances.LpDistance(power=2)),
+    "cosface": lambda: peer.CosFaceLoss(CLASSES, DIM, margin=0.2, scale=16),
+    "arcface": lambda: peer.ArcFaceLoss(CLASSES, DIM),
 }
 
 
@@ -80,6 +84,17 @@ def test_from_pml_has_the_value_of_the_original(name, batch):
     x = batches.points(batch, DIM).requires_grad_()
     expected = original(x, labels)
     compare(translated(x, labels), expected, [x])
+
+
+def test_supcon_of_pairs_is_nt_xent():
+    labels, x = torch.arange(3).repeat(2), batches.points("balanced", DIM)[:6].requires_grad_()
+    compare(losses.SupCon(0.07)(x, labels), peer.NTXentLoss(0.07)(x, labels), [x])
+
+
+@pytest.mark.parametrize("name", ["NTXentLoss", "NPairsLoss", "TupletMarginLoss"])
+def test_losses_with_a_denominator_for_each_positive_say_why_they_do_not_mix(name):
+    with pytest.raises(ValueError, match="each positive has a denominator of its own"):
+        losses.from_pml(getattr(peer, name)())
 
 
 def test_translated_proxies_are_those_of_the_original():

@@ -7,6 +7,7 @@ is then applied as it is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,25 @@ def identity(x: Tensor) -> Tensor:
 def negated(x: Tensor) -> Tensor:
     """ρ⁺(x) = -x, contrastive."""
     return -x
+
+
+def softplus(x: Tensor) -> Tensor:
+    """τ(x) = log(1 + e^x), cross-entropy with a margin."""
+    return torch.logaddexp(x, x.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """ρ(x) = scale · x."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        return self.scale * x
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,33 @@ class Exponential:
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
         return torch.exp(self.scale * (x - self.margin))
+
+
+@dataclass(frozen=True)
+class ArcExponential:
+    """ρ(x) = e^{scale · cos(θ + margin)}, where x = cos θ and the margin is in radians.
+
+    Past θ + margin = π the cosine would rise again: there it is cos θ - margin · sin(margin).
+    """
+
+    scale: float
+    margin: float
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+        check_number("margin", self.margin)
+
+    def exponent(self, x: Tensor) -> Tensor:
+        """cos(θ + margin)."""
+        squared = 1.0 - x.square()
+        apart = squared > 4.0 * torch.finfo(x.dtype).eps  # the root has no derivative at zero
+        sine = torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0)
+        turned = x * math.cos(self.margin) - sine * math.sin(self.margin)
+        return torch.where(x >= -math.cos(self.margin), turned, x - self.margin * math.sin(self.margin))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        return torch.exp(self.scale * self.exponent(x))
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metrix.core.functions import Exponential, log_sum, shares_exponential, two_log_sums
+from metrix.core.functions import ArcExponential, Exponential, log_sum, shares_exponential, two_log_sums
 
 Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of Table 1. `include_positive` puts positives in the negative sum too, with weight 1."""
+    """A row of Table 1, or one like it.
+
+    `include_positive` puts positives in the negative sum too, with weight 1. `mean_positive` makes a mean, weighted
+    by labels, of the positive sum.
+    """
 
     tau: Function
     sigma_pos: Function
@@ -37,11 +41,12 @@ class Row:
     rho_pos: Function
     rho_neg: Function
     include_positive: bool = False
+    mean_positive: bool = False
 
     @cached_property
     def needs_positive(self) -> bool:
-        """Whether σ⁺ of an empty sum is undefined, as it is for a logarithm."""
-        return not _finite_at_zero(self.sigma_pos)
+        """Whether σ⁺ of an empty sum is undefined, as it is for a logarithm, and a mean of none."""
+        return self.mean_positive or not _finite_at_zero(self.sigma_pos)
 
     @cached_property
     def needs_negative(self) -> bool:
@@ -82,11 +87,15 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
     An anchor without candidates, or with an empty sum under a logarithm, is not defined.
     """
     of_logs = getattr(row.sigma_pos, "of_log", None), getattr(row.sigma_neg, "of_log", None)
-    if None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
+    if not row.mean_positive and None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
         logs = two_log_sums(S, w.pos, w.neg, row.rho_pos)  # type: ignore[arg-type]
         pos, neg = (of_log(z) for of_log, z in zip(of_logs, logs, strict=True))  # type: ignore[misc]
     else:
-        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, w.pos)
+        of_pos = w.pos
+        if row.mean_positive:
+            total = of_pos.sum(-1, keepdim=True)
+            of_pos = of_pos / torch.where(total > 0, total, 1.0)
+        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, of_pos)
         neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
     has_pos, has_neg = w.pos.sum(-1) > 0, w.neg.sum(-1) > 0
     defined = has_pos | has_neg
@@ -99,7 +108,9 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
 
 def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tensor:
     of_log = getattr(sigma, "of_log", None)
-    if of_log is not None and isinstance(rho, Exponential):
+    if of_log is not None and isinstance(rho, Exponential | ArcExponential):
+        if isinstance(rho, ArcExponential):
+            S, rho = rho.exponent(S), Exponential(rho.scale)
         value: Tensor = of_log(log_sum(S, w, rho))
         return value
     # similarity 0 in place of what does not count: ρ or its derivative may be infinite there

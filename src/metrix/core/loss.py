@@ -181,12 +181,13 @@ class GenericLoss(Loss):
         rho_pos: ρ⁺, of the similarity to a positive.
         rho_neg: ρ⁻, of the similarity to a negative.
         include_positive: sum ρ⁻ over positives, too.
+        mean_positive: the mean of ρ⁺ in place of its sum.
 
     >>> softer = GenericLoss(rho_pos=lambda s: (1 - s) ** 2, rho_neg=lambda s: s.relu() ** 2)
     >>> softer(torch.eye(3), torch.tensor([0, 0, 1]))
     tensor(0.6667)
 
-    Use `metrix.core.functions.Exponential` with `Log` or `Log1p` to have a row of exponentials
+    Use `losses.functions.Exponential` with `Log` or `Log1p` to have a row of exponentials
     evaluated in the log domain. A function with learnable parts must be an `nn.Module`.
     """
 
@@ -198,6 +199,7 @@ class GenericLoss(Loss):
         rho_pos: Function | None = None,
         rho_neg: Function | None = None,
         include_positive: bool = False,
+        mean_positive: bool = False,
     ) -> None:
         def checked(name: str, function: Function | None, default: Function | None = identity) -> Function:
             function = default if function is None else function
@@ -213,6 +215,7 @@ class GenericLoss(Loss):
                 checked("rho_pos", rho_pos, None),
                 checked("rho_neg", rho_neg, None),
                 include_positive,
+                mean_positive,
             )
         )
 

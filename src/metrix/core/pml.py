@@ -1,8 +1,8 @@
 """Losses of pytorch-metric-learning (PML) as rows of the generic form, parameters included.
 
 A translated loss has the value of the PML loss on the clean batch. It shares the proxies of ProxyNCALoss and
-ProxyAnchorLoss, and starts from a copy of the weights of NormalizedSoftmaxLoss, which are transposed there. PML is
-not imported: a loss is recognised by the names of its class and of its distance.
+ProxyAnchorLoss, and starts from a copy of the weights of NormalizedSoftmaxLoss, CosFaceLoss and ArcFaceLoss, which are
+transposed there. PML is not imported: a loss is recognised by the names of its class and of its distance.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from metrix.core.functions import Exponential, Hinge, Log, Shortfall, identity
 from metrix.core.generic import Row, Totals, Weights
-from metrix.core.loss import Loss
-from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus
+from metrix.core.loss import Loss, ProxyLoss
+from metrix.core.more_losses import ArcFace, CosFace, NormalizedSoftmax, SupCon
+from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA
 from metrix.errors import InvalidInput, check_number
 
 TRIPLETS = (
@@ -29,8 +30,10 @@ NOT_GENERIC = {
     "TripletMarginLoss": TRIPLETS,
     "FastAPLoss": "it ranks all candidates together",
     "LiftedStructureLoss": "it sums over negatives of both ends; use GeneralizedLiftedStructureLoss",
-    "NTXentLoss": "each positive has a denominator of its own; use NCALoss or ProxyNCALoss",
-    "SupConLoss": "it averages a logarithm for each positive; use NCALoss",
+    "NTXentLoss": "each positive has a denominator of its own; with one positive per anchor losses.SupCon is the same",
+    "NPairsLoss": "each positive has a denominator of its own, of one example per class; use losses.SupCon",
+    "TupletMarginLoss": "each positive has a denominator of its own; use losses.SupCon or losses.NCA",
+    "SubCenterArcFaceLoss": "it takes the nearest of several proxies of a class; use losses.ArcFace",
     "SoftTripleLoss": "it has several centres for each class; use ProxyNCALoss",
     "MarginLoss": TRIPLETS,
 }
@@ -74,11 +77,12 @@ def from_pml(loss: nn.Module) -> Loss:
 
     Args:
         loss: an instance of PML's ContrastiveLoss, GeneralizedLiftedStructureLoss, MultiSimilarityLoss, NCALoss,
-            ProxyNCALoss, NormalizedSoftmaxLoss or ProxyAnchorLoss, with its default reducer.
+            ProxyNCALoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, CosFaceLoss or ArcFaceLoss, with its
+            default reducer.
 
     Returns:
         A loss with the same value on clean batches, ready for `Metrix`. Proxies are shared, but for
-        NormalizedSoftmaxLoss, whose weights are copied.
+        NormalizedSoftmaxLoss, CosFaceLoss and ArcFaceLoss, whose weights are copied.
 
     Raises:
         InvalidInput: the loss has no form for mixed examples, such as a triplet loss, or is set up in a way that has
@@ -175,9 +179,26 @@ def _proxy_nca(loss: Any) -> Loss:
 
 def _normalised_softmax(loss: Any) -> Loss:
     _similarity(loss, "cosine")
-    translated = ProxyNCAPlusPlus(*_shape(loss.W.T), loss.temperature)
+    return _with_weights(NormalizedSoftmax(*_shape(loss.W.T), loss.temperature), loss)
+
+
+def _with_weights(translated: ProxyLoss, loss: Any) -> Loss:
+    """The translation, with proxies that start as the transposed weights of the original."""
     translated.proxies = nn.Parameter(loss.W.detach().T.clone())
     return translated
+
+
+def _cosface(loss: Any) -> Loss:
+    return _with_weights(CosFace(*_shape(loss.W.T), loss.margin, loss.scale), loss)
+
+
+def _arcface(loss: Any) -> Loss:
+    return _with_weights(ArcFace(*_shape(loss.W.T), loss.margin, loss.scale), loss)
+
+
+def _supcon(loss: Any) -> Loss:
+    scale = 2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0  # ‖a - p‖² = 2 - 2s
+    return SupCon(loss.temperature / scale)
 
 
 def _proxy_anchor(loss: Any) -> Loss:
@@ -195,4 +216,7 @@ _TRANSLATIONS: dict[str, Callable[[Any], Loss]] = {
     "ProxyNCALoss": _proxy_nca,
     "NormalizedSoftmaxLoss": _normalised_softmax,
     "ProxyAnchorLoss": _proxy_anchor,
+    "SupConLoss": _supcon,
+    "CosFaceLoss": _cosface,
+    "ArcFaceLoss": _arcface,
 }

@@ -197,7 +197,7 @@ class ProxyAnchor(ProxyAnchorLoss):
             raise unknown_choice("reduction", reduction, reductions)
         negative_margin = margin if negative_margin is None else negative_margin
         row = similarity_row(beta, gamma, margin, negative_margin, weighted)
-        proxies = nn.init.kaiming_normal_(_proxies(num_classes, dim), mode="fan_out")
+        proxies = nn.init.kaiming_normal_(new_proxies(num_classes, dim), mode="fan_out")
         super().__init__(row, proxies, reductions[reduction])
         self.beta, self.gamma, self.margin, self.negative_margin = beta, gamma, margin, negative_margin
         self.threshold = (margin + negative_margin) / 2
@@ -225,7 +225,7 @@ class ProxyNCA(ProxyCandidateLoss):
     _shown = ("temperature", "include_positive")
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0, include_positive: bool = False) -> None:
-        super().__init__(nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8)
+        super().__init__(nca_row(temperature, include_positive), torch.randn_like(new_proxies(num_classes, dim)) / 8)
         self.temperature, self.include_positive = temperature, include_positive
 
 
@@ -245,11 +245,12 @@ class ProxyNCAPlusPlus(ProxyCandidateLoss):
     _shown = ("temperature", "include_positive")
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1 / 9, include_positive: bool = True) -> None:
-        super().__init__(nca_row(temperature, include_positive), torch.randn_like(_proxies(num_classes, dim)) / 8)
+        super().__init__(nca_row(temperature, include_positive), torch.randn_like(new_proxies(num_classes, dim)) / 8)
         self.temperature, self.include_positive = temperature, include_positive
 
 
-def _proxies(num_classes: int, dim: int) -> torch.Tensor:
+def new_proxies(num_classes: int, dim: int) -> torch.Tensor:
+    """Room for one proxy per class: (num_classes, dim)."""
     return torch.empty(check_integer("num_classes", num_classes, least=1), check_integer("dim", dim, least=1))
 
 

@@ -121,6 +121,7 @@ class LossChoice(ConfigSection):
     centers: int | None = Field(None, ge=1, description="K, centres per class in soft-triple")
     la: float | None = Field(None, gt=0, description="λ, scale of similarities in soft-triple")
     tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
+    scale: float | None = Field(None, gt=0, description="s, scale of cosines in cosface and arcface")
 
 
 class Mixing(ConfigSection):
