@@ -282,14 +282,6 @@ class Index:
         ids = [one for lot in lots() for one in lot.ids.to_pylist()]
         self._change(ids, lots, new_only=True)
 
-    def set_threshold(self, threshold: Threshold | None) -> None:
-        """Store the similarity above which two images are the same thing."""
-        folder = self._need_folder()
-        with _writing(folder):
-            current = Manifest.read(folder)
-            current.model_copy(update={"threshold": threshold}).write(folder)
-            self.manifest = self.manifest.model_copy(update={"threshold": threshold})
-
     def _need_folder(self) -> Path:
         if self.folder is None:
             raise InvalidInput("an index in memory cannot be changed; save it to a folder first, or build another")
