@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,13 @@ import numpy as np
 import pytest
 
 from tests.photos import draw_photo, write_photos
+
+
+@pytest.fixture(scope="module")
+def run(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of these tests alone, without a threshold."""
+    ignored = shutil.ignore_patterns("threshold.json")
+    return Path(shutil.copytree(run, tmp_path_factory.mktemp("own") / "run", ignore=ignored))
 
 
 @pytest.fixture(scope="module")

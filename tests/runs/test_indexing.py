@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,13 @@ from metrix.runs.thresholds import measure_threshold, read_threshold, write_thre
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
 from tests.photos import draw_photo, write_photos
+
+
+@pytest.fixture(scope="module")
+def run(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of these tests alone, without a threshold."""
+    ignored = shutil.ignore_patterns("threshold.json")
+    return Path(shutil.copytree(run, tmp_path_factory.mktemp("own") / "run", ignore=ignored))
 
 
 @pytest.fixture
