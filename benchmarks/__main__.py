@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "evaluation", "search")
+GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "embedding", "evaluation", "search")
 
 
 def main() -> int:
@@ -69,6 +69,10 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
             from benchmarks import training
 
             yield "training", training.run
+        elif group == "embedding":
+            from benchmarks import embedding
+
+            yield "embedding", embedding.run
         elif group == "evaluation":
             from benchmarks import evaluation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,11 +64,11 @@ def test_a_long_job_takes_the_fastest(
     monkeypatch.setattr(engines, "cpu_has_bfloat16", lambda: False)
     real = engines.measure_engines
 
-    def measure(given: list[Engine], images: torch.Tensor, clock: Callable[[], float]) -> list[engines.EngineMeasure]:
+    def measure(given: list[Engine], images: torch.Tensor, *clock: Any, **rounds: Any) -> list[engines.EngineMeasure]:
         speeds = {"torch": 1.0, "onnx": 3.0}
         return [
             engines.EngineMeasure(one.engine, speeds[one.engine], one.largest_difference, one.smallest_cosine, 16)
-            for one in real(given, images, clock)
+            for one in real(given, images, *clock, **rounds)
         ]
 
     monkeypatch.setattr(engines, "measure_engines", measure)

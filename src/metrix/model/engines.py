@@ -115,12 +115,14 @@ def open_engine_file(path: Path, digest: str, side: int) -> Engine:
     return Engine(f"{ONNX}:{content}", OnnxSession(path), max(8, min(256, round(8 * (224 / side) ** 2))))
 
 
-def measure_engines(engines: Sequence[Engine], images: Tensor, clock: Callable[[], float]) -> list[EngineMeasure]:
+def measure_engines(
+    engines: Sequence[Engine], images: Tensor, clock: Callable[[], float], rounds: int = _ROUNDS
+) -> list[EngineMeasure]:
     """Speed of engines and their difference to the first, which is the exact one; they take turns."""
     seconds: list[list[float]] = [[] for _ in engines]
     vectors: list[Tensor] = []
     with torch.inference_mode():
-        for turn in range(_ROUNDS):
+        for turn in range(rounds):
             for number, engine in enumerate(engines):
                 begin = clock()
                 pieces = torch.split(images, engine.at_once or len(images))
@@ -160,7 +162,7 @@ def choose_engine(
     exact = build_engine(TORCH, embedder, size)
     if next(embedder.parameters()).device.type != "cpu":
         return exact, []
-    alone = measure_engines([exact], images, clock)[0]
+    alone = measure_engines([exact], images, clock, rounds=1)[0]
     if total / alone.images_per_second < WORTH_IT:
         return exact, []
     engines = [exact]
