@@ -21,7 +21,19 @@ def reader_folder(tmp_path_factory: pytest.TempPathFactory, run: Path, other_run
     for name, trained in (("a", run), ("b", other_run), ("2026-…", run)):
         shutil.copytree(trained, folder / "runs" / name)
     _index_photos(folder)
+    _export_model(folder)
     return folder
+
+
+def _export_model(folder: Path) -> None:
+    """model.onnx and my-model/, for the page on export."""
+    from metrix.runs.hub_folder import export_hub
+    from metrix.runs.model_export import export_onnx
+    from metrix.runs.trained_model import open_run
+
+    model = open_run(folder / "runs" / "a")
+    export_onnx(model, folder / "model.onnx")
+    export_hub(model, folder / "my-model")
 
 
 def _index_photos(folder: Path) -> None:

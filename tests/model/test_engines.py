@@ -11,8 +11,14 @@ import torch
 
 from metrix.errors import ChoiceError, ModelError
 from metrix.model import Embedder, engines
-from metrix.model.bfloat16 import cpu_has_bfloat16
-from metrix.model.engines import Engine, build_engine, choose_engine, measure_engines, open_engine_file
+from metrix.model.engines import (
+    Engine,
+    build_engine,
+    choose_engine,
+    cpu_has_bfloat16,
+    measure_engines,
+    open_engine_file,
+)
 from metrix.model.export import build_onnx, write_onnx
 
 

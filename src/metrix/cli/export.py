@@ -25,7 +25,7 @@ def export_command(
     hub: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="write weights and a model card, ready for a model hub")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace existing files")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files with other content")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing")] = False,
 ) -> None:
     """Write the model of a run as ONNX, with torch.export, or as a folder for a model hub.

@@ -10,6 +10,7 @@ at hand, and what they differ by is part of the result.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from metrix.errors import ModelError, unknown_choice
-from metrix.model.bfloat16 import cpu_has_bfloat16
+from metrix.model.bfloat16 import runs_bfloat16
 from metrix.model.embedder import Embedder
 from metrix.model.export import OnnxSession, build_onnx, require_onnx
 
@@ -91,6 +92,15 @@ def build_engine(name: str, embedder: Embedder, size: int | None = None) -> Engi
     if name == ONNX:
         return Engine(ONNX, OnnxSession(build_onnx(embedder, size)), at_once)
     raise unknown_choice("engine", name, ENGINES)
+
+
+@functools.cache
+def cpu_has_bfloat16() -> bool:
+    """Whether products in bfloat16 run on this processor, tried in a child process with the present environment.
+
+    `prepare_bfloat16` also tries without AMX, which only helps before the first product of this process.
+    """
+    return runs_bfloat16({})
 
 
 def open_engine_file(path: Path, digest: str, side: int) -> Engine:

@@ -15,12 +15,17 @@ from typing import Any
 
 from metrix.errors import InvalidInput
 from metrix.model.saving import CONFIG_FILE, WEIGHTS_FILE
-from metrix.runs.model_export import ExportedModel, describe_model
+from metrix.runs.model_export import ExportedModel, describe_model, is_export_of
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 
 CARD = "README.md"
 PREPROCESSING = "preprocessing.json"
+USAGE = """from metrix import Embedder
+
+model = Embedder.load("path/to/this/folder")
+embeddings = model.encode(["photo.jpg"])  # (images, dim), of unit length: similarities are embeddings @ embeddings.T
+"""
 
 
 def export_hub(model: TrainedModel, folder: Path, *, overwrite: bool = False) -> ExportedModel:
@@ -29,12 +34,12 @@ def export_hub(model: TrainedModel, folder: Path, *, overwrite: bool = False) ->
     Args:
         model: of the run, from `open_run`
         folder: created if necessary; files of other names in it stay
-        overwrite: replace files of the same names
+        overwrite: replace files of another model
     """
     files = tuple(folder / name for name in (WEIGHTS_FILE, CONFIG_FILE, PREPROCESSING, CARD))
     taken = [file for file in files if file.exists()]
-    if taken and not overwrite:
-        raise InvalidInput(f"{taken[0]} already exists: choose another folder, or give --overwrite")
+    if taken and not overwrite and not is_export_of(model, folder / PREPROCESSING):
+        raise InvalidInput(f"{taken[0]} already exists with other content: choose another folder, or give --overwrite")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -76,34 +81,10 @@ def write_card(model: TrainedModel, about: dict[str, Any], name: str) -> str:
         "Settings that are not at their default:\n",
         _table(("setting", "value"), _changed_settings(model, data)),
         "## Usage\n",
-        f"```python\n{usage(about)}```\n",
+        f"```python\n{USAGE}```\n",
         f"`{PREPROCESSING}` describes the input for other programs. Weights: SHA-256 `{about['model']}`.\n",
     ]
     return "\n".join(parts)
-
-
-def usage(about: dict[str, Any]) -> str:
-    """Python code that embeds an image with the exported folder."""
-    view = about["preprocessing"]
-    is_grey = view["steps"][0]["decode"] == "grey"
-    shrink = max(step.get("shrink_shorter_side_to_at_most", 0) for step in view["steps"])
-    load = 'data.load_image("photo.jpg"' + (f", short_side={shrink})" if shrink else ")")
-    lines = ["import numpy as np", "import torch", "from metrix import Embedder, data", ""]
-    lines += ['model = Embedder.load("path/to/this/folder").eval()', "wanted = model.data_config"]
-    if view["crop"] == "none":
-        lines += [
-            f'image = {load}.convert("L").resize(({view["size"]}, {view["size"]}))',
-            "pixels = torch.from_numpy(np.array(image))[None]",
-            "view = data.GlyphTransform.still(mean=wanted.mean[0], std=wanted.std[0])",
-        ]
-    else:
-        convert = '.convert("L").convert("RGB")' if is_grey else ""
-        lines += [f"pixels = torch.from_numpy(np.array({load}{convert})).permute(2, 0, 1)"]
-        if view["channels"] == 1:
-            lines += ["pixels = pixels.float().mean(0, keepdim=True).to(torch.uint8)"]
-        lines += [f"view = data.inference_transform({view['size']}, mean=wanted.mean, std=wanted.std)"]
-    lines += ["with torch.inference_mode():", "    embedding = model(view(pixels)[None])[0]  # of unit length", ""]
-    return "\n".join(lines)
 
 
 def _read_measures(model: TrainedModel) -> dict[str, float]:

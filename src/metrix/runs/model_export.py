@@ -97,12 +97,12 @@ def export_onnx(model: TrainedModel, path: Path, *, int8: bool = False, overwrit
         model: of the run, from `open_run`
         path: FILE.onnx; the description is FILE.onnx.json
         int8: quantise it, calibrated on training images; its Recall@1 on the test part is measured
-        overwrite: replace existing files
+        overwrite: replace files of another export
 
     Raises:
         ModelError: the model cannot be exported, or the export differs by more than 1e-4
     """
-    beside = _require_free(path, ".onnx", overwrite)
+    beside = _require_free(model, path, ".onnx", overwrite, int8)
     require_onnx()
     network = build_onnx(model.embedder, model.image_size)
     session = OnnxSession(network)
@@ -120,7 +120,7 @@ def export_onnx(model: TrainedModel, path: Path, *, int8: bool = False, overwrit
 
 def export_torch(model: TrainedModel, path: Path, *, overwrite: bool = False) -> ExportedModel:
     """Write the model of a run with torch.export, for any number of images, and its description beside it."""
-    beside = _require_free(path, ".pt2", overwrite)
+    beside = _require_free(model, path, ".pt2", overwrite)
     program = build_torch_export(model.embedder, model.image_size)
     difference = measure_difference(model.embedder, program.module(), model.image_size)
     check_difference(difference, f"torch.export of {model.run.path}")
@@ -242,15 +242,24 @@ def _embed_again(model: TrainedModel, examples: Examples, engine: Engine) -> Exa
     return replace(examples, vectors=embed("query"), gallery=embed("gallery"))
 
 
-def _require_free(path: Path, suffix: str, overwrite: bool) -> Path:
-    """The path of the description beside `path`; an error if a file would be replaced unasked."""
+def _require_free(model: TrainedModel, path: Path, suffix: str, overwrite: bool, int8: bool = False) -> Path:
+    """The path of the description beside `path`; an error if a file of another export would be replaced unasked."""
     if path.suffix.lower() != suffix:
         raise InvalidInput(f"expected a file name that ends in {suffix}, got {path}")
     beside = path.with_name(f"{path.name}.json")
-    for file in (path, beside):
-        if file.exists() and not overwrite:
-            raise InvalidInput(f"{file} already exists: choose another name, or give --overwrite")
+    taken = [file for file in (path, beside) if file.exists()]
+    if taken and not overwrite and not is_export_of(model, beside, int8):
+        raise InvalidInput(f"{taken[0]} already exists with other content: choose another name, or give --overwrite")
     return beside
+
+
+def is_export_of(model: TrainedModel, description: Path, int8: bool = False) -> bool:
+    """Whether a description says that its export has the weights of this model, in int8 or not."""
+    try:
+        content = json.loads(description.read_bytes())
+        return bool(content["model"] == model.digest and ("int8" in content) == int8)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _write(path: Path, write: Any) -> None:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from metrix.data.training_parts import count_answerable
 from metrix.errors import InvalidInput
+from metrix.model.bfloat16 import prepare_bfloat16
 from metrix.train import checkpoint, distributed
 from metrix.train.allocation import keep_freed_memory
 from metrix.train.batches import fit_batch_size, open_data, select_training_part
-from metrix.train.bfloat16 import prepare_bfloat16
 from metrix.train.config import Config, Training
 from metrix.train.data_place import make_absolute
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.train import Config, bfloat16, train
-from metrix.train.bfloat16 import VARIABLE, WITHOUT_AMX, prepare_bfloat16
+from metrix.model import bfloat16
+from metrix.model.bfloat16 import VARIABLE, WITHOUT_AMX, prepare_bfloat16
+from metrix.train import Config, train
 from metrix.train.watching import Watcher
 
 DIES_OF_AMX = f"""
