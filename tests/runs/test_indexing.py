@@ -18,7 +18,7 @@ import pytest
 from metrix.errors import InvalidInput
 from metrix.runs import indexing
 from metrix.runs.encoder import ImageEncoder, fingerprint
-from metrix.runs.indexing import add_images, embed_queries, image_file, index_images, open_model, read_pixels
+from metrix.runs.indexing import add_images, embed_queries, image_file, index_images, open_model, read_item_image
 from metrix.runs.thresholds import measure_threshold, read_threshold, write_threshold
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
@@ -65,7 +65,7 @@ def test_an_embedded_image_finds_itself_as_a_file(run: Path, tmp_path: Path) -> 
     own = open_run(run).embed("all").vectors
     np.testing.assert_allclose(next(index.store.scan(2000)).vectors, own, atol=1e-6)
     name = "U+1E00/DejaVuSans-Bold"
-    Image.fromarray(read_pixels(index, name)).save(tmp_path / "glyph.png")
+    Image.fromarray(read_item_image(index, name)).save(tmp_path / "glyph.png")
     queries = embed_queries(ImageEncoder(model, "glyphs-mini"), index, [tmp_path / "glyph.png"])
     found = index.search(queries.vectors, 1)
     assert found.ids[0, 0] == name

@@ -11,7 +11,7 @@ from metrix.data import load_image
 from metrix.errors import MetrixError
 from metrix.messages import count
 from metrix.report.page import Block, Gallery, Hit, Page, Picture, Query, Section, Text
-from metrix.runs.indexing import Queries, read_pixels
+from metrix.runs.indexing import Queries, read_item_image
 from metrix.search import LABEL, Duplicates, Index, Suspect
 
 MOST = 200  # queries, groups or suspects on a page
@@ -70,7 +70,7 @@ def _hit(index: Index, one: Any, label: str | None, wanted: str | None, similari
 
 def _picture(index: Index, one: Any, label: str | None) -> Picture:
     try:
-        pixels = read_pixels(index, str(one))
+        pixels = read_item_image(index, str(one))
     except (MetrixError, ValueError):  # moved since, or an index of vectors alone
         pixels = np.full((28, 28), 200, dtype=np.uint8)
     return Picture(pixels, str(one) if label is None else label)

@@ -243,7 +243,7 @@ def image_file(index: Index, one: str) -> Path:
     return path
 
 
-def read_pixels(index: Index, one: str) -> NDArray[np.uint8]:
+def read_item_image(index: Index, one: str) -> NDArray[np.uint8]:
     """The image of an item: (height, width, 3), or (height, width) for an embedded dataset of grey images."""
     from metrix.data import load_image
     from metrix.data.glyphs import load
