@@ -33,6 +33,7 @@ class LossCase:
         roles: Who plays anchor, and who positive and negative: examples both, or proxies one of the two.
         include_positive: Whether positives are in the negative sum too.
         log_of_sums: Whether an anchor without a positive, or without a negative, is undefined.
+        true_gradient: Whether the gradient is that of the value; some losses treat parts of it as constants.
         five_at: The literal five functions with their threshold at t, for a loss that has one.
     """
 
@@ -41,6 +42,7 @@ class LossCase:
     roles: Roles = "pairs"
     include_positive: bool = False
     log_of_sums: bool = False
+    true_gradient: bool = True
     five_at: Callable[[float], tuple[Callable[[Tensor], Tensor], ...]] | None = None
 
     def build(self, num_classes: int, dim: int, seed: int = 0) -> Any:
@@ -163,6 +165,9 @@ TABLE: dict[str, LossCase] = {
         lambda loss: literal.nca(0.2),
         include_positive=True,
         log_of_sums=True,
+    ),
+    "circle": LossCase(
+        lambda c, d: losses.Circle(), lambda loss: literal.circle(0.4, 80.0), log_of_sums=True, true_gradient=False
     ),
     "supcon": LossCase(
         lambda c, d: losses.SupCon(0.2), lambda loss: literal.supcon(0.2), include_positive=True, log_of_sums=True

@@ -82,7 +82,7 @@ def test_autocast_gives_finite_losses_and_gradients_near_those_of_float32(name, 
     assert out[True].mixed.item() == pytest.approx(out[False].mixed.item(), rel=0.05, abs=0.05)
 
 
-@pytest.mark.parametrize(("name", "kind"), DEFINED_WITH_KINDS)
+@pytest.mark.parametrize(("name", "kind"), [(n, k) for n, k in DEFINED_WITH_KINDS if TABLE[n].true_gradient])
 def test_gradcheck(name, kind):
     objective = Metrix(TABLE[name].build(CLASSES, DIM), mixup="embed")
     generator = torch.Generator().manual_seed(1)

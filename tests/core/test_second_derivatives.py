@@ -70,7 +70,7 @@ def memory(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("memory")
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.true_gradient])
 def test_clean(name):
     loss = TABLE[name].build(CLASSES, DIM)
     assert_second_derivative(lambda x: loss(x, LABELS), X)
@@ -88,7 +88,9 @@ def test_baselines(name):
 
 
 @pytest.mark.usefixtures("memory")
-@pytest.mark.parametrize(("name", "kind"), [(n, k) for n, case in TABLE.items() for k in case.defined_kinds])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(n, k) for n, case in TABLE.items() if case.true_gradient for k in case.defined_kinds]
+)
 def test_embedding_mixup(name, kind):
     objective = Metrix(TABLE[name].build(CLASSES, DIM), mixup="embed")
     assert_second_derivative(quietly(lambda x: objective.mixed(x, LABELS, 0.3, kind)), X)

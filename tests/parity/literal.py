@@ -58,6 +58,17 @@ def supcon(T):
     return MeanOfPositives(((lambda x: x), (lambda x: x), torch.log, (lambda x: -x / T), (lambda x: torch.exp(x / T))))
 
 
+def circle(m, g):
+    """Sun et al., eq. 6 and 7; the weights α are constants to the gradient."""
+    return (
+        (lambda x: torch.log(1 + torch.exp(x))),
+        torch.log,
+        torch.log,
+        (lambda x: torch.exp(-g * relu(1 + m - x.detach()) * (x - (1 - m)))),
+        (lambda x: torch.exp(g * relu(x.detach() + m) * (x - m))),
+    )
+
+
 def softmax_with_margin(turn, s):
     """-log(e^{s turn(x)} / (e^{s turn(x)} + Σ e^{s x})) = log(1 + Σ e^{s x} / e^{s turn(x)})."""
     return (

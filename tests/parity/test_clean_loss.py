@@ -65,6 +65,7 @@ PEERS = {
     "proxy-nca": lambda: peer.ProxyNCALoss(CLASSES, DIM, softmax_scale=3),
     "normalized softmax": lambda: peer.NormalizedSoftmaxLoss(CLASSES, DIM),
     "proxy anchor": lambda: peer.ProxyAnchorLoss(CLASSES, DIM),
+    "circle": lambda: peer.CircleLoss(gamma=8),
     "supcon": lambda: peer.SupConLoss(),
     "supcon, squared": lambda: peer.SupConLoss(0.3, distance=distances.LpDistance(power=2)),
     "cosface": lambda: peer.CosFaceLoss(CLASSES, DIM, margin=0.2, scale=16),

@@ -119,6 +119,33 @@ class ArcExponential:
 
 
 @dataclass(frozen=True)
+class CircleExponential:
+    """ρ⁺(x) = e^{-scale · [1 + m - x]₊ (x - 1 + m)} or ρ⁻(x) = e^{scale · [x + m]₊ (x - m)}, circle loss.
+
+    The factors [·]₊ say how far a similarity is from its optimum; no gradient goes through them.
+    """
+
+    scale: float
+    margin: float
+    of_positives: bool
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+        check_number("margin", self.margin)
+
+    def exponent(self, x: Tensor) -> Tensor:
+        """What `scale` multiplies."""
+        fixed, m = x.detach(), self.margin
+        if self.of_positives:
+            return torch.relu(1.0 + m - fixed) * (1.0 - m - x)
+        return torch.relu(fixed + m) * (x - m)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        return torch.exp(self.scale * self.exponent(x))
+
+
+@dataclass(frozen=True)
 class Log:
     """σ(x) = sign · log(x), undefined for an empty sum."""
 

@@ -22,7 +22,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metrix.core.functions import ArcExponential, Exponential, log_sum, shares_exponential, two_log_sums
+from metrix.core.functions import (
+    ArcExponential,
+    CircleExponential,
+    Exponential,
+    log_sum,
+    shares_exponential,
+    two_log_sums,
+)
 
 Function = Callable[[Tensor], Tensor]
 
@@ -108,8 +115,8 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
 
 def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tensor:
     of_log = getattr(sigma, "of_log", None)
-    if of_log is not None and isinstance(rho, Exponential | ArcExponential):
-        if isinstance(rho, ArcExponential):
+    if of_log is not None and isinstance(rho, Exponential | ArcExponential | CircleExponential):
+        if not isinstance(rho, Exponential):
             S, rho = rho.exponent(S), Exponential(rho.scale)
         value: Tensor = of_log(log_sum(S, w, rho))
         return value

@@ -1,13 +1,16 @@
 """Losses beyond the paper's Table 1 that are rows of five functions, too, and so take mixup.
 
 loss                anchor   pos/neg   τ            σ⁺       σ⁻      ρ⁺                 ρ⁻
+Circle              X        X         log(1+e^x)   log x    log x   e^{γ w⁺(1-m-x)}    e^{γ w⁻(x-m)}
 SupCon              X        X         x            x / |P|  log x   -x/T               e^{x/T}, over positives, too
 NormalizedSoftmax   X        proxy     x            -log x   log x   e^{x/T}            e^{x/T}, over the positive, too
 CosFace             X        proxy     log(1+e^x)   -log x   log x   e^{s(x-m)}         e^{sx}
 ArcFace             X        proxy     log(1+e^x)   -log x   log x   e^{s cos(θ+m)}     e^{sx}
 
-x is a cosine and θ its angle. With a margin, cross-entropy -log(e^p / (e^p + Σ e^n)) is log(1 + e^{log Σ e^n - p}): the
-positive is in the denominator without being in the sum over negatives, and so has its margin there, too.
+x is a cosine and θ its angle; w⁺ = [1+m-x]₊ and w⁻ = [x+m]₊ are constants to the gradient.
+
+With a margin, cross-entropy -log(e^p / (e^p + Σ e^n)) is log(1 + e^{log Σ e^n - p}): the positive is in the denominator
+without being in the sum over negatives, and so has its margin there, too.
 
 The positive part of SupCon is a mean over positives. That of mixed examples is the mean weighted by their labels.
 
@@ -23,13 +26,36 @@ import math
 import torch
 
 from metrix.core.choices import by_name
-from metrix.core.functions import ArcExponential, Exponential, Linear, Log, identity, softplus
+from metrix.core.functions import ArcExponential, CircleExponential, Exponential, Linear, Log, identity, softplus
 from metrix.core.generic import Row
 from metrix.core.loss import Loss, LossEntry, ProxyCandidateLoss
 from metrix.core.table1 import nca_row, new_proxies
 from metrix.errors import InvalidInput, check_number
 
-__all__ = ["ArcFace", "CosFace", "NormalizedSoftmax", "SupCon"]
+__all__ = ["ArcFace", "Circle", "CosFace", "NormalizedSoftmax", "SupCon"]
+
+
+class Circle(Loss):
+    """Circle: log(1 + Σ_P e^{γ [1+m-s]₊ (1-m-s)} · Σ_N e^{γ [s+m]₊ (s-m)}).
+
+    No gradient goes through the factors [·]₊, which weigh a pair by its distance from the optimum: 1 + m of positives
+    and -m of negatives. So the gradient, and its own, are not those of the value.
+
+    Args:
+        margin: m.
+        gamma: γ, the scale.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> Circle()(embeddings, labels).backward()
+    """
+
+    _shown = ("margin", "gamma")
+
+    def __init__(self, margin: float = 0.4, gamma: float = 80.0) -> None:
+        gamma = check_number("gamma", gamma, above=0)
+        pos, neg = CircleExponential(gamma, margin, True), CircleExponential(gamma, margin, False)
+        super().__init__(Row(softplus, Log(), Log(), pos, neg))
+        self.margin, self.gamma = margin, gamma
 
 
 class SupCon(Loss):
@@ -121,6 +147,7 @@ class ArcFace(ProxyCandidateLoss):
 
 
 MORE_LOSSES: dict[str, LossEntry] = by_name(
+    LossEntry("circle", "pairs weighted by how far they are from their optimum", "Sun et al., CVPR 2020", Circle),
     LossEntry(
         "supcon",
         "the mean of positives against all in a softmax",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from metrix.core.functions import Exponential, Hinge, Log, Shortfall, identity
 from metrix.core.generic import Row, Totals, Weights
 from metrix.core.loss import Loss, ProxyLoss
-from metrix.core.more_losses import ArcFace, CosFace, NormalizedSoftmax, SupCon
+from metrix.core.more_losses import ArcFace, Circle, CosFace, NormalizedSoftmax, SupCon
 from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA
 from metrix.errors import InvalidInput, check_number
 
@@ -77,8 +77,8 @@ def from_pml(loss: nn.Module) -> Loss:
 
     Args:
         loss: an instance of PML's ContrastiveLoss, GeneralizedLiftedStructureLoss, MultiSimilarityLoss, NCALoss,
-            ProxyNCALoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, CosFaceLoss or ArcFaceLoss, with its
-            default reducer.
+            ProxyNCALoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, CircleLoss, CosFaceLoss or
+            ArcFaceLoss, with its default reducer.
 
     Returns:
         A loss with the same value on clean batches, ready for `Metrix`. Proxies are shared, but for
@@ -196,6 +196,11 @@ def _arcface(loss: Any) -> Loss:
     return _with_weights(ArcFace(*_shape(loss.W.T), loss.margin, loss.scale), loss)
 
 
+def _circle(loss: Any) -> Loss:
+    _similarity(loss, "cosine")
+    return Circle(loss.m, loss.gamma)
+
+
 def _supcon(loss: Any) -> Loss:
     scale = 2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0  # ‖a - p‖² = 2 - 2s
     return SupCon(loss.temperature / scale)
@@ -217,6 +222,7 @@ _TRANSLATIONS: dict[str, Callable[[Any], Loss]] = {
     "NormalizedSoftmaxLoss": _normalised_softmax,
     "ProxyAnchorLoss": _proxy_anchor,
     "SupConLoss": _supcon,
+    "CircleLoss": _circle,
     "CosFaceLoss": _cosface,
     "ArcFaceLoss": _arcface,
 }
