@@ -14,7 +14,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("core", "methods", "scale", "distributed", "loading", "training", "embedding", "evaluation", "search")
+GROUPS = (
+    "core",
+    "methods",
+    "scale",
+    "distributed",
+    "loading",
+    "training",
+    "embedding",
+    "evaluation",
+    "search",
+    "service",
+)
 
 
 def main() -> int:
@@ -82,6 +93,11 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
 
             for part in search.PARTS:
                 yield f"search: {part.__name__.replace('_', ' ')}", part
+        elif group == "service":
+            from benchmarks import service
+
+            for part in service.PARTS:
+                yield f"service: {part.__name__.replace('_', ' ')}", part
         else:
             sys.exit(f"unknown group {group!r}; expected one of: {', '.join(GROUPS)}")
 

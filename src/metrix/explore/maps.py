@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.explore.nearest import find_nearest
 from metrix.files import cache_folder, write_atomically
 from metrix.report.figures.maps import project_to_plane
-from metrix.search.faiss_store import nearest
 
 LANDMARKS = 3000  # images that t-SNE places; others go between those that they are nearest to
 NEAR = 5
@@ -21,8 +21,8 @@ def project_linearly(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Points (n, 2) along the two principal directions, within -1 and 1."""
     sample = vectors[:: max(1, len(vectors) // 10_000)].astype(np.float64)
     centre = sample.mean(0)
-    _, directions = np.linalg.eigh(np.cov((sample - centre).T) if len(sample) > 1 else np.eye(vectors.shape[1]))
-    axes = np.atleast_2d(directions)[:, ::-1][:, :2]
+    spread = sample - centre
+    axes = np.linalg.eigh(spread.T @ spread)[1][:, ::-1][:, :2]
     points = (vectors - centre) @ axes
     return within(np.pad(points, ((0, 0), (0, 2 - points.shape[1]))))
 
@@ -62,8 +62,8 @@ def _place(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     scatter = np.random.default_rng(1)
     spacing = 0.3 * float(np.sqrt(np.prod(np.ptp(known, axis=0)) / LANDMARKS))  # between neighbours on the map
     for start in range(0, count, 4096):
-        part = np.ascontiguousarray(vectors[start : start + 4096])
-        similarities, found = nearest(part, np.ascontiguousarray(vectors[rows]), NEAR)
+        part = vectors[start : start + 4096]
+        similarities, found = find_nearest(part, vectors[rows], NEAR)
         weights = np.exp(30 * (similarities - similarities[:, :1]).astype(np.float64))
         weights /= weights.sum(1, keepdims=True)
         # Around the nearest one: a mean over several islands would be on none of them.

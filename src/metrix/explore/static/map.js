@@ -103,6 +103,7 @@ export class PointMap {
     await this.plot.draw({ x: this.points.x, y: this.points.y, z: values }, options);
     if (this.selected.length) this.plot.select(this.selected, { preventEvent: true });
     else this.mark(this.marked);
+    performance.mark('points drawn');
     document.body.dataset.drawn = String(this.collection.count);
   }
 

@@ -1,0 +1,95 @@
+"""Neighbours, mistakes and confusions of a collection, against definitions written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metrix.explore import maps
+from metrix.explore.collection import Collection, Later, Mistakes
+from metrix.explore.nearest import MANY, find_nearest
+
+
+def unit(count: int, dim: int = 6, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).standard_normal((count, dim), dtype=np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def collection(vectors: np.ndarray, labels: list[str] | None, queries: int = 0) -> Collection:
+    ids = [str(n) for n in range(len(vectors))]
+    return Collection("c", ids, None if labels is None else np.array(labels), vectors, lambda row, size: b"", queries)
+
+
+@pytest.mark.parametrize("count", [1, MANY - 1, MANY, 300])
+def test_few_and_many_queries_find_the_same(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metrix.explore.nearest.BLOCK", 37)
+    monkeypatch.setattr("metrix.explore.nearest.QUERIES", 100)
+    queries, vectors = unit(count, seed=1), unit(200)
+    similarities, rows = find_nearest(queries, vectors, 5)
+    products = queries @ vectors.T
+    expected = np.argsort(-products, axis=1)[:, :5]
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_allclose(similarities, np.take_along_axis(products, expected, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("queries", [0, 30])
+def test_mistakes_and_confusions(queries: int) -> None:
+    vectors, rng = unit(100, 3), np.random.default_rng(2)
+    labels = [f"k{n}" for n in rng.integers(0, 8, 99)] + ["alone"]
+    one = collection(vectors, labels, queries)
+    found = Mistakes(one)
+    wrong, pairs = {}, {}
+    for row in range(queries or 100):
+        others = [n for n in range(queries, 100) if n != row]
+        if labels[row] not in [labels[n] for n in others]:
+            assert found.right[row] == -1
+            continue
+        order = sorted(others, key=lambda n: -float(vectors[row] @ vectors[n]))
+        first = order[0]
+        assert found.right[row] == (labels[first] == labels[row]), row
+        if labels[first] != labels[row]:
+            near = order[:10]
+            wrong[row] = (sum(labels[n] == labels[row] for n in near), -float(vectors[row] @ vectors[first]))
+            key = (labels[row], labels[first])
+            pairs[key] = pairs.get(key, 0) + 1
+    assert found.worst.tolist() == sorted(wrong, key=lambda row: wrong[row])
+    assert {(one.classes[p["of"]], one.classes[p["as"]]): p["count"] for p in found.pairs} == pairs
+    assert all(a["count"] >= b["count"] for a, b in zip(found.pairs, found.pairs[1:], strict=False))
+    assert (found.right[queries or 100 :] == -1).all()
+
+
+def test_copies_one_image_and_no_classes() -> None:
+    same = np.tile(unit(1), (20, 1))
+    found = collection(same, ["a", "b"] * 10).find(same[:2], 5, [0, 1])
+    assert found.rows.shape == (2, 5)
+    assert 0 not in found.rows[0]
+    assert 1 not in found.rows[1]
+    assert Mistakes(collection(unit(1), ["a"])).worst.size == 0
+    assert Mistakes(collection(unit(9), None)).pairs == []
+    assert collection(unit(1), ["a"]).find(unit(1), 3, [0]).rows.shape == (1, 0)
+
+
+def test_the_map_is_kept_and_places_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "LANDMARKS", 60)
+    centres = unit(4, 16, seed=3)
+    vectors = (centres[np.arange(200) % 4] + 0.05 * unit(200, 16)).astype(np.float32)
+    points = maps.project_to_map(vectors)
+    assert points.shape == (200, 2)
+    assert np.abs(points).max() <= 1
+    of = np.arange(200) % 4
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2) + 9 * np.eye(200)
+    assert (of[distances.argmin(1)] == of).mean() > 0.95  # neighbours stay neighbours
+    monkeypatch.setattr(maps, "project_to_plane", None)  # it is not computed again
+    np.testing.assert_array_equal(maps.project_to_map(vectors), points)
+    for few in (1, 2, 3):
+        assert np.isfinite(maps.project_linearly(unit(few))).all()
+    assert maps.project_linearly(unit(5, 1)).shape == (5, 2)
+
+
+def test_later_computes_once_and_passes_errors_on() -> None:
+    calls = []
+    value = Later(lambda: calls.append(1) or "x")
+    assert [value.get(5), value.get(5)] == ["x", "x"]
+    assert calls == [1]
+    with pytest.raises(ZeroDivisionError):
+        Later(lambda: 1 / 0).get(5)
