@@ -51,7 +51,8 @@ def _draw_validation(runs: Sequence[ReportedRun], blocks: list[Block]) -> list[B
         if not lines:
             without.append(run.name)
             continue
-        best = max(range(len(recalls)), key=recalls.__getitem__)
+        trained = [n for n, step in enumerate(steps) if step > 0]  # the first point is the untrained network
+        best = max(trained, key=recalls.__getitem__, default=0)
         told = f"{run.name}, best {recalls[best]:.1f} at step {steps[best]:.0f}"
         found.append(Curve(told, steps, recalls, number=n))
     if without:
