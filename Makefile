@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium bench clean
+.PHONY: demo test check chromium bench fuzz chaos soak clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
@@ -25,6 +25,10 @@ chromium:
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Attacks: bad input, killed processes, load. E.g. make fuzz ARGS="--inputs 500"
+fuzz chaos soak: .venv/.installed
+	$(BIN)/python -m faults $@ $(ARGS)
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

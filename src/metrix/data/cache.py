@@ -27,7 +27,7 @@ from metrix.files import cache_folder, lock, write_json
 from metrix.messages import OnProgress
 
 KINDS = ("none", "ram", "disk")
-FORMAT = 1
+FORMAT = 2
 SHORT_SIDE = 256  # pixels; enough for the usual crops of 224
 
 
@@ -153,7 +153,14 @@ def _write_images(
         write(image.tobytes())
         starts.append(starts[-1] + image.size)
         shapes.append(image.shape[:2])
-    return {"format": FORMAT, "starts": starts, "shapes": shapes, "broken": broken}
+    index = {"format": FORMAT, "starts": starts, "shapes": shapes, "broken": broken}
+    return {**index, "sha256": _digest(index)}
+
+
+def _digest(index: dict[str, Any]) -> str:
+    """SHA-256 of an index without its digest: numbers that are changed could still fit each other."""
+    content = {name: value for name, value in index.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _open(folder: Path) -> PixelCache | None:
@@ -161,7 +168,9 @@ def _open(folder: Path) -> PixelCache | None:
     try:
         index = json.loads((folder / "index.json").read_bytes())
         file = folder / "pixels.raw"
-        if index["format"] != FORMAT or file.stat().st_size != index["starts"][-1]:
+        if index["format"] != FORMAT or index["sha256"] != _digest(index):
+            return None
+        if file.stat().st_size != index["starts"][-1]:
             return None
         return PixelCache(_map_file(file), index, file)
     except (OSError, ValueError, KeyError, TypeError, IndexError):

@@ -89,7 +89,7 @@ def read(path: Path) -> SavedModel:
         raise ModelError(f"{file} cannot be read as safetensors (is the file complete?): {error}") from error
     beside = file.parent / CONFIG_FILE
     if text is None and beside.is_file():  # another program rewrote the weights without the header
-        text = beside.read_text(encoding="utf-8")
+        text = beside.read_text(encoding="utf-8", errors="replace")
     if text is None:
         raise ModelError(
             f"{file} has no config, so it was not written by Embedder.save; to use it as the weights of a "
@@ -97,6 +97,16 @@ def read(path: Path) -> SavedModel:
         )
     choices, data_config, view = _parse_config(text, file)
     return SavedModel(choices, data_config, view, tensors, file)
+
+
+def _check_data_config(config: DataConfig) -> None:
+    """Raise `ValueError` unless the values are of the right kind, which JSON does not say."""
+    numbers = (config.size, config.channels)
+    colours = (*config.mean, *config.std)
+    if not all(type(number) is int and number > 0 for number in numbers):
+        raise ValueError(f"size and channels: expected integers > 0, got {numbers}")
+    if {len(config.mean), len(config.std)} != {config.channels} or not all(type(c) in (int, float) for c in colours):
+        raise ValueError(f"mean and std: expected {config.channels} numbers each, got {config.mean} and {config.std}")
 
 
 def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig, ImageView | None]:
@@ -107,6 +117,7 @@ def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig, Im
         version = content.pop("format")
         data = content.pop("data")
         data_config = DataConfig(**{**data, "mean": tuple(data["mean"]), "std": tuple(data["std"])})
+        _check_data_config(data_config)
         view = content.pop("view", None)  # models of 0.1.0 have none
         view = None if view is None else ImageView(**view)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -67,15 +67,16 @@ def _check_kind(path: Path, expected: tuple[str, ...], what: str) -> str:
 def read_array(path: Path) -> NDArray[Any]:
     """Read an array of a .npy file; one of objects is refused."""
     try:
-        values = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        # mapping the file compares its size with the shape in its header, which may ask for any amount of memory
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # damaged headers are parsed as Python, with all kinds of exceptions
         raise DataError(
             f"{path} cannot be read as a NumPy array ({error}): expected what np.save writes for numbers or text; "
             "objects are not read, since that would run code from the file"
         ) from error
     if not isinstance(values, np.ndarray):
         raise DataError(f"{path} is an archive of several arrays: give one array, as np.save writes it")
-    return values
+    return np.array(values)
 
 
 def _read_names(path: Path) -> list[str]:

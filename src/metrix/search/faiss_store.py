@@ -293,7 +293,7 @@ def _open_items(folder: Path, place: Mapping[str, Any]) -> Items:
         columns = pa.ipc.open_file(pa.memory_map(str(table))).read_all()
     except FileNotFoundError:
         raise
-    except (ValueError, EOFError, OSError, pa.ArrowInvalid) as error:
+    except Exception as error:  # damaged headers are parsed as Python, with all kinds of exceptions
         raise DataError(f"{folder}: expected a complete index, got a damaged file ({error}); build it anew") from error
     if vectors.ndim != 2 or vectors.dtype != np.float32 or len(vectors) != columns.num_rows:
         raise DataError(

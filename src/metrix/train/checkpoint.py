@@ -77,7 +77,33 @@ def read(path: Path) -> tuple[dict[str, Tensor], Progress]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, FileNotFoundError) as error:
         raise InvalidInput(f"{path} cannot be read as a checkpoint: {error}") from error
-    return tensors, Progress(**json.loads(header))
+    return tensors, _parse_progress(header, path)
+
+
+def _parse_progress(header: str, path: Path) -> Progress:
+    """The progress in the header of a checkpoint; `InvalidInput` if it is damaged."""
+
+    def is_number(value: object, whole: bool = False) -> bool:
+        return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+
+    try:
+        found = Progress(**json.loads(header))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{path} is damaged: its header has no progress that can be read ({error})") from error
+    counts = (found.epoch, found.batch, found.step, found.without_better)
+    sound = (
+        all(is_number(count, whole=True) and count >= 0 for count in counts)
+        and isinstance(found.sums, list)
+        and len(found.sums) == 3
+        and all(is_number(value) for value in (*found.sums, found.seconds))
+        and isinstance(found.done, bool)
+        and (found.best is None or is_number(found.best))
+        and (found.best_epoch is None or is_number(found.best_epoch, whole=True))
+        and (found.scaler is None or isinstance(found.scaler, dict))
+    )
+    if not sound:
+        raise InvalidInput(f"{path} is damaged: the progress in its header has values of the wrong kind")
+    return found
 
 
 def select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -81,7 +81,14 @@ class RunFolder:
     def results(self) -> dict[str, Any] | None:
         """The final measures; None if the run is not finished."""
         file = self.path / "results.json"
-        found: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            found = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise InvalidInput(f"{file} is damaged: expected JSON; delete it and resume the run") from error
+        if not isinstance(found, dict):
+            raise InvalidInput(f"{file} is damaged: expected measures by name; delete it and resume the run")
         return found
 
     def start(self, config: Config, fingerprint: str, asked: Config | None = None) -> None:
@@ -136,15 +143,13 @@ class RunFolder:
             file.write(json.dumps(values) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+        """The lines of metrics.jsonl; lines that are damaged, such as a last one cut short by a crash, are left out."""
         lines = []
         file = self.path / "metrics.jsonl"
-        for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-            try:
+        for line in file.read_text("utf-8", errors="replace").splitlines() if file.exists() else ():
+            with suppress(ValueError):
                 lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return lines
+        return [line for line in lines if isinstance(line, dict) and isinstance(line.get("epoch"), int)]
 
     def drop_lines_after(self, epoch: int) -> None:
         """Remove the lines of metrics.jsonl that a run resumed after `epoch` whole epochs writes again."""

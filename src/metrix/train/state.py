@@ -15,6 +15,7 @@ from metrix.core.distributed.batch_norm import normalise_globally
 from metrix.core.objective import Objective
 from metrix.data import Dataset, Part
 from metrix.data.cache import SHORT_SIDE
+from metrix.errors import InvalidInput
 from metrix.model import Embedder, ImageView
 from metrix.train import checkpoint
 from metrix.train.batches import ImageBatches, Report, build_batches
@@ -74,6 +75,16 @@ class TrainingState:
     def restore(self, path: Path) -> None:
         """Continue from a checkpoint: the reverse of `save`."""
         tensors, self.progress = checkpoint.read(path)
+        try:
+            self._take_over(tensors)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InvalidInput(
+                f"{path} is damaged or of other settings: its tensors do not fit the run ({reason}); restore the file, "
+                "or delete it and start the run from its beginning"
+            ) from error
+
+    def _take_over(self, tensors: dict[str, Tensor]) -> None:
         self.load_weights(tensors)
         load_whole(self.objective.loss, select_prefix("loss", tensors))
         if self.objective.memory is not None:
