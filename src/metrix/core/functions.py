@@ -193,9 +193,10 @@ def _brought_to_one(weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor] | N
 
     A weight as small as λ = 1e-45 does so, times any term below 1. None where no sum does, as is usual.
     """
-    vanishes = total < 2.0**24 * torch.finfo(total.dtype).tiny
-    if not bool(vanishes.any()):
+    least = 2.0**24 * torch.finfo(total.dtype).tiny
+    if total.numel() == 0 or float(total.amin()) >= least:
         return None
+    vanishes = total < least
     largest = weights.amax(-1, keepdim=True)
     largest = torch.where(vanishes & (largest > 0), largest, 1.0)
     return weights / largest, largest.log()
