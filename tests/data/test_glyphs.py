@@ -138,4 +138,4 @@ def test_check_knows_the_embedded_dataset() -> None:
     report = data.check("glyphs-mini")
     assert report.ok
     assert report.sizes == ((28, 28),) * 3
-    assert report.parts["train"].classes == 60
+    assert report.parts["train"].classes + report.parts["val"].classes == 60
