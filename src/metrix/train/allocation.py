@@ -1,7 +1,7 @@
 """Let the C library reuse freed memory instead of returning it to the system after every tensor.
 
 Each training step on the CPU allocates and frees the same large tensors. By default, glibc maps them anew each time
-and the kernel clears every page, which takes a quarter of the time of an EfficientNet-Lite0 step (100 images, 96 px).
+and the kernel clears every page, which takes 15 % of the time of an EfficientNet-Lite0 step (100 images, 96 px).
 """
 
 from __future__ import annotations
