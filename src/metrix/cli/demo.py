@@ -84,7 +84,7 @@ def _print(found: Demonstration) -> None:
         f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
         f"{found.config.train.max_steps} steps, loss {found.config.loss.loss}; its parameters, learning rate and steps "
         "are the best found for the clean loss on held-out characters, where the weight of the mixed loss was chosen, "
-        "too. Mixup is a regulariser: with more classes the gain shrinks; other data and losses are not measured here.\n"
+        "too. Mixup is a regulariser: with more classes the gain shrinks. Other data and losses were not measured.\n"
         f"The runs are in {escape(str(found.folder))}."
     )
 

@@ -155,7 +155,8 @@ CPU: dict[str, dict[str, Any]] = {
 }
 # Few training classes and no augmentation: the regime that mixup is meant for. All was chosen on held-out training
 # classes, never the test classes: parameters of the loss, learning rate and steps for the *clean* loss (β = 18, γ = 75,
-# m = 0.77 as in the paper; β = 2, γ = 50, m from 0.1 to 0.7; lr 3e-3, 1e-2; 250 to 1,000 steps), then w for the mixed one (0.4, 0.8, 1.6).
+# m = 0.77 as in the paper; β = 2, γ = 50, m from 0.1 to 0.7; lr 3e-3, 1e-2; 250 to 1,000 steps), then w
+# for the mixed one (0.4, 0.8, 1.6).
 GLYPHS: dict[str, Any] = {
     "data": "glyphs",
     "train_classes": 30,
