@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium bench fuzz chaos soak clean
+.PHONY: demo test check chromium bench fuzz chaos clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
@@ -26,8 +26,8 @@ chromium:
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# Attacks: bad input, killed processes, load. E.g. make fuzz ARGS="--inputs 500"
-fuzz chaos soak: .venv/.installed
+# Attacks: bad input, killed processes. E.g. make fuzz ARGS="--inputs 500"
+fuzz chaos: .venv/.installed
 	$(BIN)/python -m faults $@ $(ARGS)
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -17,6 +17,7 @@ from metrix.errors import DataError, InvalidInput
 from metrix.files import cache_folder
 from metrix.runs.embedding_files import read_embeddings
 from metrix.train import train
+from metrix.train.config import read_config
 from metrix.train.run_folder import RunFolder
 
 
@@ -79,3 +80,13 @@ def test_header_of_an_array(shape: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(content.replace(b"(6, 4), }" + b" " * (len(shape) - 6), shape + b", }"[:3]))
     with pytest.raises(DataError, match="cannot be read as a NumPy array"):
         read_embeddings(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("key", ["loss: {loss: {a: 1}}", "loss: {loss: null}", "mixing: {mixup_method: {}}"])
+def test_names_in_a_configuration(key: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(key)
+    with pytest.raises(InvalidInput, match="unknown"):
+        read_config(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_bytes(b"loss: {loss: caf\xe9}")
+    with pytest.raises(InvalidInput, match="UTF-8"):
+        read_config(tmp_path / "a.yaml")

@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 a check found problems or a run failed, 2 invalid input
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -36,6 +37,10 @@ from metrix.cli import (
 )
 from metrix.cli.terminal.console import Console
 from metrix.errors import MetrixError, MetrixWarning
+from metrix.files import describe_failure
+
+# of a disk: they can happen at any write
+STORAGE_FAILURES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT)
 
 app = typer.Typer(
     name="metrix",
@@ -108,6 +113,13 @@ def main() -> None:
             who = "metrix" if rank == "0" else f"metrix, rank {rank}"
             Console(stderr=True, soft_wrap=True).print(f"[bold red]{who}:[/] {escape(str(error))}", highlight=False)
         sys.exit(int(getattr(error, "exit_code", 2)))
+    except OSError as error:
+        if error.errno not in STORAGE_FAILURES:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        said = escape(f"{where}{describe_failure(error)}; make room or choose another place, then repeat the command")
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]metrix:[/] {said}", highlight=False)
+        sys.exit(1)
     except KeyboardInterrupt:
         Console(stderr=True).print("[bold red]metrix:[/] interrupted")
         sys.exit(130)

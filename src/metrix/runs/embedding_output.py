@@ -76,11 +76,13 @@ def write_embeddings(
     opened = open_engine_file(Path(engine), model.digest, model.image_size) if from_file else None
     wanted = engine if opened is None else opened.name
     before = _read_about(output)
+    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{_with_engine(key, wanted)[:16]}"), len(part))
     if before is not None and _is_of(before, key, wanted):
+        if share[1] == 1:
+            blocks.remove()  # left by a process that was killed after it wrote the output
         return WrittenEmbeddings(output, before)
     if output.exists() and not overwrite:
         raise InvalidInput(f"{output} already exists with other content: choose another name, or give --overwrite")
-    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{_with_engine(key, wanted)[:16]}"), len(part))
     try:
         blocks.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -301,6 +301,8 @@ def parse_config(nested: dict[str, Any]) -> Config:
         for key in part:
             if key not in _parts()[name].model_fields:
                 raise unknown_choice(f"key in {name}", key, _parts()[name].model_fields)
+            if key in ("loss", "mixup_method") and not isinstance(part[key], str):
+                raise unknown_choice(key, part[key], _table(key))
     nested = _with_scheme(nested)
     mixing = nested.get("mixing", {})
     asked_for = "mixup" in mixing or mixing.get("mixup_method", "metrix") != "metrix"
@@ -340,6 +342,8 @@ def read_config(path: Path) -> Config:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {describe_failure(error)}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} cannot be read: expected text in UTF-8, got other bytes") from error
     try:
         return parse_config(yaml.safe_load(text) or {})
     except yaml.YAMLError as error:

@@ -1,0 +1,15 @@
+"""A few fixed points at which commands are killed, or a write fails; many more with `make chaos`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_fixed_points() -> None:
+    command = [sys.executable, "-m", "faults", "chaos", "--points", "6", "--seed", "0", "--jobs", "cache,embed,index"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "6 points tried" in ended.stdout
+    assert " 0 losses" in ended.stdout
