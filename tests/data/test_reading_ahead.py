@@ -49,14 +49,16 @@ def test_few_images_wait_in_memory(part: Part, monkeypatch: pytest.MonkeyPatch) 
         return plain(self, index)
 
     monkeypatch.setattr(Part, "image", image)
+    before = set(threading.enumerate())
     batches = read_ahead(part, [[n] for n in range(20)], threads=1)
     next(batches)
+    assert set(threading.enumerate()) > before
     for _ in range(200):  # let the thread do all that it may
         threading.Event().wait(0.001)
     assert len(read) <= 1 + 4
     batches.close()
     assert len(read) <= 1 + 4
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")]
+    assert set(threading.enumerate()) <= before
 
 
 def test_an_image_that_disappeared_is_an_error(part: Part, tmp_path: Path) -> None:
