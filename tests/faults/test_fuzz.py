@@ -17,3 +17,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Material:
 def test_fixed_inputs(made: Material, kind: int) -> None:
     outcomes = [attempt(made, kind + len(KINDS) * n) for n in range(5)]
     assert [o.details for o in outcomes if o.finding] == []
+
+
+@pytest.mark.parametrize("number", [5000993], ids=["damaged ids of an index"])
+def test_findings_of_the_past(made: Material, number: int) -> None:
+    outcome = attempt(made, number)
+    assert not outcome.finding, outcome.details

@@ -112,7 +112,10 @@ class FaissStore:
     def _named(self, similarities: NDArray[np.float32], rows: NDArray[np.int64], with_vectors: bool) -> Neighbours:
         absent = rows < 0
         safe = np.maximum(rows, 0)
-        ids = self.items.ids.take(pa.array(safe.reshape(-1))).to_numpy(zero_copy_only=False).reshape(rows.shape)
+        try:
+            ids = self.items.ids.take(pa.array(safe.reshape(-1))).to_numpy(zero_copy_only=False).reshape(rows.shape)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:  # opening an index does not read all of its ids
+            raise DataError(f"the ids of the index are damaged ({error}): build the index again") from error
         vectors = None
         if absent.any():
             ids = np.where(absent, none_like(self._text), ids)
