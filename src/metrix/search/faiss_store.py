@@ -112,10 +112,7 @@ class FaissStore:
     def _named(self, similarities: NDArray[np.float32], rows: NDArray[np.int64], with_vectors: bool) -> Neighbours:
         absent = rows < 0
         safe = np.maximum(rows, 0)
-        try:
-            ids = self.items.ids.take(pa.array(safe.reshape(-1))).to_numpy(zero_copy_only=False).reshape(rows.shape)
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:  # opening an index does not read all of its ids
-            raise DataError(f"the ids of the index are damaged ({error}): build the index again") from error
+        ids = self.items.ids.take(pa.array(safe.reshape(-1))).to_numpy(zero_copy_only=False).reshape(rows.shape)
         vectors = None
         if absent.any():
             ids = np.where(absent, none_like(self._text), ids)
@@ -294,6 +291,7 @@ def _open_items(folder: Path, place: Mapping[str, Any]) -> Items:
     try:
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
         columns = pa.ipc.open_file(pa.memory_map(str(table))).read_all()
+        columns.validate(full=True)  # damaged offsets would read, and combine_chunks write, beyond their memory
     except FileNotFoundError:
         raise
     except Exception as error:  # damaged headers are parsed as Python, with all kinds of exceptions
