@@ -8,20 +8,9 @@ from typing import Any
 
 from filelock import FileLock
 
-# small enough for a step in milliseconds
-SMALL: dict[str, Any] = {
-    "data": "glyphs-mini",
-    "backbone": "glyphs-cnn",
-    "dim": 8,
-    "batch_size": 12,
-    "per_class": 3,
-    "train_classes": 8,
-    "epochs": 2,
-    "checkpoint_steps": 2,
-    "lr": 1e-3,
-    "mixup": ["embed"],
-    "max_steps": 12,  # an epoch and a half
-}
+from faults.material import SETTINGS
+
+SMALL: dict[str, Any] = {**SETTINGS, "max_steps": 12}  # a step in milliseconds; an epoch and a half
 
 
 def train_tiny(folder: Path, **values: Any) -> Path:
