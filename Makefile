@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium bench fuzz chaos clean
+.PHONY: demo test check chromium docs bench fuzz chaos clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
@@ -22,6 +22,11 @@ chromium:
 		&& { apt-get install -y -qq chromium >/dev/null 2>&1 \
 			|| { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
 		|| echo "Chromium is missing and cannot be installed here: the tests of the page will be skipped"
+
+# The documentation as a site: build/site/index.html
+docs: .venv/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -88,8 +88,9 @@ def from_pml(loss: nn.Module) -> Loss:
         InvalidInput: the loss has no form for mixed examples, such as a triplet loss, or is set up in a way that has
             none.
 
-        from pytorch_metric_learning import losses as pml
-        objective = Metrix(losses.from_pml(pml.MultiSimilarityLoss()), mixup="embed")
+    >>> from metrix import Metrix, losses
+    >>> from pytorch_metric_learning import losses as pml
+    >>> objective = Metrix(losses.from_pml(pml.MultiSimilarityLoss()), mixup="embed")
     """
     name = type(loss).__name__
     translate = _TRANSLATIONS.get(name)
