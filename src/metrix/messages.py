@@ -32,6 +32,20 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def format_duration(seconds: float) -> str:
+    """A duration for reading.
+
+    >>> format_duration(0.42), format_duration(50), format_duration(1500), format_duration(9000), format_duration(4e5)
+    ('0.4 s', '50 s', '25 min', '2.5 h', '4.6 days')
+    """
+    for size, unit in ((86400, "days"), (3600, "h")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    if seconds >= 90:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+
+
 # control characters (ESC among them), what reverses the direction of text, and bytes that are not UTF-8
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

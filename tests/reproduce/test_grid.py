@@ -13,6 +13,7 @@ from metrix.reproduce.cells import CellStore
 from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.items import ITEMS, choose_items
+from metrix.reproduce.page import Reproduced, _summarise
 from metrix.reproduce.tables import build_recall_table, paper_gain
 from tests.reproduce.conftest import MINI, TINY
 
@@ -80,6 +81,35 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
         "k = 20 and 40 times 0.5",
     ):
         assert words in differs
+
+
+def test_only_what_the_seeds_can_tell_apart_is_marked_as_best(cars: Grid) -> None:
+    data, table = cars.datasets[0], paper.load_table("compete")
+    low, high, *_ = [one for one in table.rows if one.recipe is not None]
+    put(cars, Experiment(low.recipe or {}, data), [{"1": 0.50}, {"1": 0.60}, {"1": 0.70}])
+    put(cars, Experiment(high.recipe or {}, data), [{"1": 0.52}, {"1": 0.58}, {"1": 0.75}])  # +2, -2, +5: noise
+    block = build_recall_table(cars, table, data).to_block()
+    assert block.best == set()
+    put(cars, Experiment(table.rows[-1].recipe or {}, data), [{"1": 0.30}, {"1": 0.39}, {"1": 0.50}])
+    block = build_recall_table(cars, table, data).to_block()
+    column = [one.group for one in block.columns].index("R@1")
+    rows = [n for n, row in enumerate(block.rows) if not isinstance(row, str) and isinstance(row[column], Value)]
+    assert len(rows) == 3
+    assert block.best == {(rows[0], column), (rows[1], column)}  # both are better than the third, and alike
+    assert any("cannot tell from it" in note for note in block.footnotes)
+
+
+def test_the_summary_says_what_one_seed_cannot_tell_and_how_long_it_took(tmp_path: Path) -> None:
+    main = choose_items(["main"])[0]
+    for seeds, words in (((0,), "One seed cannot tell"), ((0, 1), "2 seeds cannot tell it from zero")):
+        data = ReproductionData("cub", "anywhere")
+        data.__dict__["fingerprint"] = "fingerprint"
+        grid = Grid((data,), seeds, {}, CellStore(tmp_path / str(len(seeds))))
+        put(grid, Experiment(CLEAN, data), [{"1": 0.50}, {"1": 0.55}][: len(seeds)])
+        put(grid, Experiment(MIXED, data), [{"1": 0.52}, {"1": 0.56}][: len(seeds)])
+        tiles = _summarise([Reproduced(main, "cub", (), ())], grid).tiles
+        assert tiles[0].detail == f"{2 * len(seeds)}.0 s of training in all"
+        assert words in tiles[1].detail
 
 
 def test_cells_that_tables_share_are_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,30 @@ def test_cached_views_of_a_frozen_trunk(mixup: str, small: Config, tmp_path: Pat
     assert not torch.equal(start["backbone.stage3.0.weight"], end["backbone.stage3.0.weight"])
     assert run.results is not None
     assert 0.0 < run.results["test"]["recall"]["1"] <= 1.0
+
+
+def test_the_seconds_of_a_run_count_the_activations_of_its_frozen_trunk(
+    small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trunk = Embedder.trunk
+
+    def slow(self: Embedder, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)
+        return trunk(self, images)
+
+    monkeypatch.setattr("metrix.train.batches.data.cache_folder", lambda: tmp_path)  # without activations
+    monkeypatch.setattr(Embedder, "trunk", slow)
+    config = small.with_values({"freeze_to": "stage2", "views": 3, "mixup": ["embed"], "max_steps": 1, "epochs": 1})
+    first = train(config, tmp_path / "first").results
+    assert first is not None
+    assert first["activation_seconds"] >= 0.2  # several blocks of images in three views, and the test images
+    assert first["seconds"] >= first["activation_seconds"]
+    again = train(config, tmp_path / "again").results
+    assert again is not None
+    assert again["activation_seconds"] < 0.2  # they are computed already
+    whole = train(small.with_values({"max_steps": 1}), tmp_path / "whole").results
+    assert whole is not None
+    assert "activation_seconds" not in whole
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def _print_items(grid: Grid, jobs: int, json_output: bool) -> None:
     from rich.table import Table
 
     from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.grid import format_duration
+    from metrix.messages import format_duration
     from metrix.reproduce.listing import list_items
 
     rows, source = list_items(grid, jobs)
@@ -186,8 +186,8 @@ def _plan(
 ) -> Plan:
     """Plan what fits into the budget, and print it."""
     from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.grid import format_duration
     from metrix.errors import InvalidInput
+    from metrix.messages import format_duration
     from metrix.reproduce.budget import plan_budget
 
     if quick or seeds is not None:

@@ -81,7 +81,7 @@ def compose_report(
         build_overview_section(runs, differences),
         build_settings_section(runs),
         build_training_section(runs),
-        build_metrics_section(runs, differences),
+        build_metrics_section(runs, differences, options.resamples),
         build_galleries_section(runs, options.data, options.queries, options.seed),
         build_map_section(runs, options.classes, options.seed, report),
         geometry,

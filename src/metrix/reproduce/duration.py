@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -62,7 +62,7 @@ class DurationEstimate:
             results = self.store.results(key)
             if results is not None:
                 group = self.group(Cell(key, config_of_record(record), record["name"]))
-                found.setdefault(group, []).append(results["seconds"] / max(1, results["steps"]))
+                found.setdefault(group, []).append(seconds_of_steps(results) / max(1, results["steps"]))
         return {group: sum(values) / len(values) for group, values in found.items()}
 
     @cached_property
@@ -96,3 +96,8 @@ class DurationEstimate:
             return self.finished[group] * steps
         clean = min(self.calibrated[other] for other in self.calibrated if other[1:] == group[1:])
         return self.calibrated[group] * steps + clean * FORWARD * size.test / one.config.train.batch_size
+
+
+def seconds_of_steps(results: Mapping[str, Any]) -> float:
+    """The duration of a run without that of the activations of its frozen trunk, which other runs find computed."""
+    return float(results.get("seconds", 0.0)) - float(results.get("activation_seconds", 0.0))

@@ -17,7 +17,7 @@ def draw_positivity_beside_paper(found: Mapping[str, Sequence[float]], title: st
 
     def drawn(source: Mapping[str, Sequence[float]], where: str, name: str) -> Figure:
         given = [Curve(kind, source["lams"], source[kind]) for kind in ("empirical", "theoretical")]
-        return draw_curves(given, "interpolation factor λ", "P(Pos(a, v))", name=name, title=where)
+        return draw_curves(given, "interpolation factor λ", "P(Pos(a, v))", name=name, title=where, bounds=(0, 1))
 
     return SideBySide([drawn(found, title, "positivity"), drawn(printed, "the paper, CUB200", "positivity-paper")])
 
@@ -32,7 +32,7 @@ def draw_strength_beside_paper(
     def drawn(given: list[Curve], clean: float | None, where: str, name: str) -> Figure:
         if clean is not None:
             given = [*given, Curve("clean", ends, (clean, clean), reference=True)]
-        return draw_curves(given, "mixup strength w", "Recall@1 (%)", name=name, title=where)
+        return draw_curves(given, "mixup strength w", "Recall@1 (%)", name=name, title=where, bounds=(0, 100))
 
     here = []
     for kind, by_strength in recall.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
+from metrix.evaluate.seeds import SeedDifferences
 from metrix.reproduce.cells import Cell, CellStore, make_cell
 from metrix.reproduce.datasets import PAPER_DIM, QUICK, QUICK_SEEDS, SEEDS, ReproductionData, build_config, choose_data
 from metrix.reproduce.paper import Recipe
@@ -29,6 +30,21 @@ class Spread:
     def deviation(self) -> float | None:
         """The sample standard deviation; None with fewer than two values."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the 95 % interval of the mean excludes zero; one value never tells."""
+        return len(self.values) > 1 and SeedDifferences(self.values).decided
+
+    def differs_from(self, other: Spread) -> bool:
+        """Whether the means differ by more than the seeds explain; one seed never tells.
+
+        >>> Spread((1.0, 1.2)).differs_from(Spread((9.0, 9.1))), Spread((1.0,)).differs_from(Spread((9.0,)))
+        (True, False)
+        """
+        if len(self.values) != len(other.values):
+            return False
+        return Spread(tuple(a - b for a, b in zip(self.values, other.values, strict=True))).decided
 
     def text(self, digits: int = 1, sign: bool = False) -> str:
         """Format as mean ± standard deviation; empty if nothing was run.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import MetrixError
+from metrix.messages import format_duration
 from metrix.report.page import Block, Page, Section, Text, Tile, Tiles
 from metrix.reproduce import paper
 from metrix.reproduce.cells import code_version
@@ -71,8 +72,8 @@ def _summarise(found: Sequence[Reproduced], grid: Grid) -> Tiles:
     """The number of runs, and the measured gain of Metrix for each loss of the paper's main table."""
     cells = cells_of_items([one.item for one in found], grid)
     results = [results for one in cells if (results := grid.store.results(one.key)) is not None]
-    minutes = sum(one["seconds"] for one in results) / 60.0
-    tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{minutes:,.0f} minutes of training in all")]
+    duration = format_duration(sum(one["seconds"] for one in results))
+    tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{duration} of training in all")]
     table = paper.load_table("main")
     data = grid.datasets[0]
     for row in table.rows:
@@ -84,6 +85,10 @@ def _summarise(found: Sequence[Reproduced], grid: Grid) -> Tiles:
         if gain.mean is not None:
             reference = data.name if data.in_paper else "cub"
             detail = f"points of R@1; the paper, {paper.DATASETS[reference]}: {row.gain[reference][0]:+.1f}"
+            if gain.deviation is None:
+                detail += ". One seed cannot tell a gain from chance"
+            elif not gain.decided:
+                detail += f". {len(gain.values)} seeds cannot tell it from zero"
             tiles.append(Tile(f"{row.over} + Metrix", gain.text(sign=True), detail))
     return Tiles(tiles)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from metrix.evaluate.seeds import SeedDifferences
+from metrix.report.leaders import find_leaders
 from metrix.report.page import Column, Table, Value
 from metrix.report.page.blocks import Cell
 from metrix.reproduce.datasets import ReproductionData
@@ -74,9 +75,10 @@ class ReproducedTable:
     def to_block(self) -> Table:
         """Build the table for a page; values that were not measured are empty, and footnotes say why."""
         columns = [Column(name, text=True) for name in self.headings]
-        columns += [Column(one.name, one.group, one.best) for one in self.columns]
+        columns += [Column(one.name, one.group) for one in self.columns]
         marks: dict[str, str] = {}
         rows: list[list[Cell] | str] = []
+        places: dict[int, TableLine] = {}
         study = ""
         for line in self.lines:
             if line.study != study:
@@ -86,9 +88,21 @@ class ReproducedTable:
             if line.note:
                 mark = marks.setdefault(line.note, str(len(marks) + 1))
                 name += f" [{mark}]"
+            places[len(rows)] = line
             rows.append([name, *words, *(self._cell(line, one) for one in self.columns)])
         footnotes = [*self.notes, *(f"[{mark}] {note}" for note, mark in marks.items())]
-        return Table(columns, rows, self.title, footnotes, self.name, best_within="table")
+        return Table(columns, rows, self.title, footnotes, self.name, self._find_best(places))
+
+    def _find_best(self, lines: Mapping[int, TableLine]) -> set[tuple[int, int]]:
+        """(row, column) of the best measured values, and of those that the seeds cannot tell from them."""
+        found: set[tuple[int, int]] = set()
+        for column, one in enumerate(self.columns, len(self.headings)):
+            if one.source == "measured" and one.best:
+                spreads = {row: line.measured.get(one.key, Spread()) for row, line in lines.items()}
+                means = {row: spread.mean for row, spread in spreads.items() if spread.mean is not None}
+                leaders = find_leaders(means, lambda a, b, of=spreads: of[a].differs_from(of[b]), one.best == "max")  # type: ignore[misc]
+                found |= {(row, column) for row in leaders}
+        return found
 
     def _cell(self, line: TableLine, one: ShownColumn) -> Cell:
         if one.source == "paper":
@@ -191,6 +205,11 @@ def _recall_notes(grid: Grid, table: PaperTable, data: ReproductionData) -> Iter
         f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
     )
     yield describe_differences(grid, table.setup, data, scaled="k" in table.label_columns)
+    if len(grid.seeds) > 1:
+        yield (
+            "Marked in a column: the best value and all that the seeds cannot tell from it (95 % interval of paired "
+            "differences); none where no value can be told from the best."
+        )
 
 
 def conclude_from_seeds(lines: Sequence[TableLine]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -154,6 +155,8 @@ def embed_batches(
 class ImageBatches:
     """Batches of images under random views, and embeddings of any part under the test view."""
 
+    activation_seconds = 0.0  # spent on activations of a frozen trunk
+
     def __init__(
         self, config: Config, embedder: Embedder, dataset: Dataset, part: Part, team: Team | None = None
     ) -> None:
@@ -279,6 +282,7 @@ class ActivationBatches(ImageBatches):
                 return part[index][0]
 
             folder = data.cache_folder() / "activations"
+            began = time.monotonic()
             try:
                 with self.team.one_at_a_time("activations") if self.team else nullcontext():
                     self._caches[key] = ActivationCache.build(
@@ -296,6 +300,7 @@ class ActivationBatches(ImageBatches):
                     f"activations cannot be written to {folder}: {describe_failure(error)}; free space there, set "
                     "METRIX_CACHE to another folder, or train with views=0"
                 ) from error
+            self.activation_seconds += time.monotonic() - began
         return self._caches[key]
 
 

@@ -32,6 +32,7 @@ class Progress:
     best            the best score of a validation, found after epoch `best_epoch`
     without_better  validations since then
     seconds         time spent, interruptions left out
+    activation_seconds  of these, on the activations of a frozen trunk
     scaler          state of the gradient scaler (16-mixed)
     """
 
@@ -44,6 +45,7 @@ class Progress:
     best_epoch: int | None = None
     without_better: int = 0
     seconds: float = 0.0
+    activation_seconds: float = 0.0
     scaler: dict[str, Any] | None = None
 
     def count_step(self, losses: list[float]) -> None:
@@ -95,7 +97,7 @@ def _parse_progress(header: str, path: Path) -> Progress:
         all(is_number(count, whole=True) and count >= 0 for count in counts)
         and isinstance(found.sums, list)
         and len(found.sums) == 3
-        and all(is_number(value) for value in (*found.sums, found.seconds))
+        and all(is_number(value) for value in (*found.sums, found.seconds, found.activation_seconds))
         and isinstance(found.done, bool)
         and (found.best is None or is_number(found.best))
         and (found.best_epoch is None or is_number(found.best_epoch, whole=True))

@@ -18,7 +18,7 @@ from metrix.errors import InvalidInput
 from metrix.model.bfloat16 import prepare_bfloat16
 from metrix.train import checkpoint, distributed
 from metrix.train.allocation import keep_freed_memory
-from metrix.train.batches import fit_batch_size, open_data, select_training_part
+from metrix.train.batches import ActivationBatches, fit_batch_size, open_data, select_training_part
 from metrix.train.config import Config, Training
 from metrix.train.data_place import make_absolute
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
@@ -124,9 +124,11 @@ def _train(
     if resumed:
         run.check_resumable(config, fingerprint, asked)
     restored = resumed and run.last.exists()
+    began = time.monotonic()
     state = prepare(config, dataset, part, team, watcher.preparing, restored=restored)
     if restored:
         state.restore(run.last)
+        state.batches.activation_seconds += state.progress.activation_seconds
     team.wait()
     if team.first:
         if not resumed:  # only now is it certain that the settings go together
@@ -136,7 +138,7 @@ def _train(
 
     for note in (*dataset.catalogue.notes, *([lowered] if lowered else [])):
         watcher.note(note)
-    loop = _Loop(config.train, run, state, watcher, requests, team)
+    loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds)
     selects = count_answerable(dataset.catalogue, "val", dataset.broken) > 0
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
@@ -163,16 +165,15 @@ class _Loop:
     watcher: Watcher
     requests: StopRequests
     team: Team
+    began: float  # by the monotonic clock, as if the run had never been interrupted
     events: Any = None  # TensorBoard's writer, on rank 0
     total_steps: int = field(init=False)
-    began: float = field(init=False)  # by the monotonic clock, as if the run had never been interrupted
     saved: float = field(init=False)  # when the last checkpoint was written
 
     def __post_init__(self) -> None:
         steps = self.settings.epochs * self.state.batches.sampler.batches_per_epoch
         self.total_steps = min(steps, self.settings.max_steps or steps)
         self.saved = time.monotonic()
-        self.began = self.saved - self.state.progress.seconds
 
     def train_epoch(self) -> list[float]:
         """Train on the rest of the current epoch; returns the means of its losses."""
@@ -290,6 +291,8 @@ class _Loop:
             "steps": progress.step,
             "seconds": round(time.monotonic() - self.began, 1),
         }
+        if isinstance(state.batches, ActivationBatches):
+            results["activation_seconds"] = round(state.batches.activation_seconds, 1)  # part of the seconds above
         if self.team.first:
             self.run.write_json("results.json", results)
         self.team.wait()
@@ -318,6 +321,7 @@ class _Loop:
     def _save(self, path: Path) -> None:
         self.saved = time.monotonic()
         self.state.progress.seconds = self.saved - self.began
+        self.state.progress.activation_seconds = self.state.batches.activation_seconds
         self.state.save(path)
 
 

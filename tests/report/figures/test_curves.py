@@ -23,8 +23,25 @@ def test_curves_show_bands_and_a_papers_curve_in_the_colour_of_the_measured_one(
     assert len(axes.collections) == 1  # one band
     band = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((60.5 - np.sqrt(0.5), 63.0 + np.sqrt(2.0)))
-    words = [text.get_text() for text in axes.get_legend().get_texts()]
+    words = [text.get_text() for text in figure.drawing.legends[0].get_texts()]
     assert words[0].strip() == NASTY
     assert "from 60.5 to 63, highest 63 at 0.4" in figure.alt
     assert [row[0] for row in figure.data] == ["curve", NASTY, NASTY, "other", "other", "paper", "paper"]
     assert NASTY.replace("<", "&lt;").replace(">", "&gt;") in render_svg(figure.drawing)
+
+
+def test_an_axis_of_percentages_ends_at_100_and_no_legend_covers_a_curve() -> None:
+    steps = [0.0, 100.0, 200.0]
+    given = [Curve(f"run {n}", steps, [20.0 + n, 99.0, 100.0]) for n in range(3)]
+    figure = draw_curves(given, "step", "Recall@1, %", name="validation", bounds=(0, 100))
+    (axes,) = figure.drawing.axes
+    low, high = axes.get_ylim()
+    assert high == 100
+    assert 0 <= low < 20
+    assert all(tick <= 100 for tick in axes.get_yticks() if low <= tick <= high)
+    figure.drawing.draw_without_rendering()
+    (legend,) = figure.drawing.legends
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    assert axes.get_legend() is None
+    free = draw_curves([Curve("loss", steps, [3.0, 2.0, 1.0])], "step", "loss", name="loss")
+    assert free.drawing.axes[0].get_ylim()[1] > 3.0

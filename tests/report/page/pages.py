@@ -46,11 +46,12 @@ def a_gallery(label: str = "a bird") -> Gallery:
 
 def a_page(text: str = "words", **of_page: Any) -> Page:
     table = Table(
-        [Column(text), Column("R@1", "CUB", best="max"), Column("what", text=True)],
+        [Column(text), Column("R@1", "CUB"), Column("what", text=True)],
         [text, [text, Value(45.3, std=0.312), text], ["mixed", Value(46.0, interval=(44.0, 48.0), below=text), None]],
         caption=text,
         footnotes=[text],
         name=text,
+        best={(2, 1)},
     )
     figure = Figure(a_drawing(shorten_for_figure(text)), f"alt {text}", text, text, [["x", text], [1.0, text]])
     blocks = [Text(text), Text(text, "note"), Text(text, "missing"), Tiles([Tile(text, text, text)])]

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from metrix.cli.terminal.console import Console
-from metrix.messages import count
+from metrix.messages import count, format_duration
+from metrix.reproduce.duration import seconds_of_steps
 from metrix.reproduce.running import GridState, GridWatcher
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class DrawnGrid(GridWatcher):
         """Estimate the time left from the cells trained so far, by kind; None before the first."""
         taken: dict[str, list[float]] = {}
         for one in list(state.done):
-            taken.setdefault(one.kind, []).append(float((self.store.results(one.key) or {}).get("seconds", 0.0)))
+            taken.setdefault(one.kind, []).append(seconds_of_steps(self.store.results(one.key) or {}))
         if not taken:
             return None
         means = {kind: sum(values) / len(values) for kind, values in taken.items()}
@@ -93,15 +94,3 @@ class DrawnGrid(GridWatcher):
         trained = sum(sum(values) for values in taken.values())
         pace = (time.monotonic() - state.began) * self.jobs / max(1e-9, trained)
         return left * max(1.0, min(pace, 3.0)) / self.jobs
-
-
-def format_duration(seconds: float) -> str:
-    """Format seconds for reading.
-
-    >>> format_duration(50), format_duration(1500), format_duration(9000), format_duration(400000)
-    ('50 s', '25 min', '2.5 h', '4.6 days')
-    """
-    for size, unit in ((86400, "days"), (3600, "h")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

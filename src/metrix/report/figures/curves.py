@@ -51,10 +51,24 @@ def draw_curves(
     caption: str = "",
     title: str = "",
     size: tuple[float, float] = (5.2, 3.4),
+    bounds: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw curves into one plot."""
+    """Draw curves into one plot; the legend of several is below it, over no curve.
+
+    Args:
+        given: the curves.
+        x_label: what is on the horizontal axis.
+        y_label: what is on the vertical axis.
+        name: of the figure's files.
+        caption: below the figure.
+        title: above the axes.
+        size: of the axes with their labels, in inches; a legend adds to it.
+        bounds: the least and the largest possible y, such as (0, 100) for per cent; the axis ends there at the latest.
+    """
+    columns = 2 if max((len(curve.name) for curve in given), default=0) <= 32 else 1
+    lines = -(-len(given) // columns) if len(given) > 1 else 0
     with figure_style():
-        drawing = new_figure(*size)
+        drawing = new_figure(size[0], size[1] + 0.2 * lines)
         axes = drawing.add_subplot()
         order = [curve.name for curve in given if curve.like is None]
         for curve in given:
@@ -73,13 +87,16 @@ def draw_curves(
                 style |= {"linestyle": (0, (4, 2)), "markerfacecolor": "none", "linewidth": 1.3}
             if curve.part:
                 style |= {"linestyle": ":", "marker": ""}
-            axes.plot(x, y, **style)
+            axes.plot(x, y, clip_on=bounds is None, **style)  # a marker at a bound is drawn whole
             if curve.spread is not None:
                 spread = np.asarray(curve.spread, float)
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.18, linewidth=0)
         axes.set(xlabel=x_label, ylabel=y_label, title=shorten_for_figure(title, 60))
+        if bounds is not None:
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
         if len(given) > 1:
-            axes.legend()
+            drawing.legend(loc="outside lower center", ncols=columns)
     return Figure(drawing, _describe(given, x_label, y_label), caption, name, _list_points(given, x_label, y_label))
 
 

@@ -33,8 +33,8 @@ def draw_positivity(
         if np.nanmax(found.zero, initial=0.0) > 0.005:  # a hinge is flat there
             given.append(Curve(f"{prefix}of these, derivative 0", found.lams, found.zero, part=True, number=number))
     figure = draw_curves(
-        given, "interpolation factor λ", "P(Pos(a, v))", name="positivity", title=title, caption=caption
+        given, "interpolation factor λ", "P(Pos(a, v))", name="positivity", title=title, caption=caption, bounds=(0, 1)
     )
     (axes,) = figure.drawing.axes
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
+    axes.set(xlim=(0, 1), ylim=(0, 1))
     return figure

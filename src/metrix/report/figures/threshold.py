@@ -17,10 +17,10 @@ def draw_threshold(pairs: Pairs, chosen: Threshold, caption: str = "") -> Figure
     x = found["similarity"][shown][::step]
     given = [Curve(name, x, found[name][shown][::step]) for name in ("precision", "recall")]
     given.append(Curve("false-accept rate", x, found["far"][shown][::step]))
-    figure = draw_curves(given, "similarity", "share of pairs", name="threshold", caption=caption)
+    figure = draw_curves(given, "similarity", "share of pairs", name="threshold", caption=caption, bounds=(0, 1))
     (axes,) = figure.drawing.axes
     axes.axvline(chosen.similarity, color="0.3", linewidth=1.2)
     if chosen.high > chosen.low:
         axes.axvspan(chosen.low, chosen.high, color="0.5", alpha=0.15, linewidth=0)
-    axes.set(ylim=(-0.03, 1.03))
+    axes.set(ylim=(0, 1))
     return figure

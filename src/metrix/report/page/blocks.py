@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -85,7 +85,6 @@ class Column:
 
     name: str
     group: str = ""
-    best: Literal["max", "min"] | None = None  # which of its values is marked as the best
     text: bool = False  # words, aligned left; numbers are aligned right
 
 
@@ -93,8 +92,7 @@ class Column:
 class Table:
     """Rows under columns. The first cell of a row is its name; a row that is only a string is a heading.
 
-    The best value of a column is marked among the rows between two headings, or in the whole table
-    (`best_within="table"`); a tie at the shown precision marks all.
+    `best` are the (row, column) of the values that are marked as the best, such as `metrix.report.leaders` finds them.
     """
 
     columns: Sequence[Column]
@@ -102,38 +100,12 @@ class Table:
     caption: str = ""
     footnotes: Sequence[str] = ()
     name: str = "table"  # of its CSV file
-    best_within: Literal["group", "table"] = "group"
+    best: Collection[tuple[int, int]] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if not isinstance(row, str) and len(row) != len(self.columns):
                 raise ValueError(f"a row of {len(row)} cells in a table of {len(self.columns)} columns: {row!r}")
-
-    @property
-    def best(self) -> set[tuple[int, int]]:
-        """(row, column) of each value marked as the best.
-
-        >>> Table([Column("run"), Column("R@1", best="max")], [["a", Value(1.0)], ["b", Value(2.0)]]).best
-        {(1, 1)}
-        """
-        found: set[tuple[int, int]] = set()
-        for column, about in enumerate(self.columns):
-            for rows in self._groups() if about.best else ():
-                values = {n: v for n in rows if isinstance(v := self.rows[n][column], Value) and not np.isnan(v.value)}
-                if len(values) > 1:
-                    choose = max if about.best == "max" else min
-                    first = choose(values.values(), key=lambda value: value.value).number
-                    found |= {(n, column) for n, value in values.items() if value.number == first}
-        return found
-
-    def _groups(self) -> list[list[int]]:
-        groups: list[list[int]] = [[]]
-        for n, row in enumerate(self.rows):
-            if not isinstance(row, str):
-                groups[-1].append(n)
-            elif self.best_within == "group":
-                groups.append([])
-        return groups
 
     @property
     def data(self) -> list[list[object]]:

@@ -12,6 +12,7 @@ from metrix.report.sections import name_missing
 
 COLUMNS = {
     "seconds": "seconds",
+    "activation_seconds": "of these, activations",
     "steps": "steps",
     "images_per_second": "images/s",
     "parameters": "parameters",
@@ -23,13 +24,23 @@ COLUMNS = {
 def build_cost_section(runs: Sequence[ReportedRun]) -> tuple[Section, dict[str, dict[str, Any]]]:
     """The cost of each run, as a section and as plain numbers by run."""
     found = {run.name: _cost(run) for run in runs}
-    rows: list[list[Cell]] = [[name, *(_whole(values[key]) for key in COLUMNS)] for name, values in found.items()]
+    frozen = any(run.config.model.views for run in runs)
+    shown = [key for key in COLUMNS if key != "activation_seconds" or frozen]
+    rows: list[list[Cell]] = [[name, *(_whole(values[key]) for key in shown)] for name, values in found.items()]
     notes = [
-        "Seconds are the whole training time, including validation, checkpoints and the final evaluation; images/s "
-        "counts the images of training batches in that time. Compare them only between runs on the same, otherwise "
-        "idle machine."
+        "Seconds are the whole time of training, with preparation, validation, checkpoints and the final evaluation; "
+        "images/s counts the images of training batches in that time. Compare them only between runs on the same, "
+        "otherwise idle machine."
     ]
-    columns = [Column("run"), *(Column(title) for title in COLUMNS.values())]
+    if frozen:
+        notes.append(
+            "Activations of a frozen trunk are computed once and kept: a run that found them computed by an earlier "
+            "one spent little on them. images/s leaves them out."
+        )
+    unknown = [run.name for run in runs if _lacks_activations(run)]
+    if unknown:
+        notes.append(f"{', '.join(unknown)}: the time of the activations was not recorded, and is not in the seconds.")
+    columns = [Column("run"), *(Column(COLUMNS[key]) for key in shown)]
     table = Table(columns, rows, "Cost", notes, "cost")
     return Section("Cost", [table, *name_missing(runs)]), found
 
@@ -38,10 +49,13 @@ def _cost(run: ReportedRun) -> dict[str, Any]:
     results = run.results or {}
     seconds, steps = results.get("seconds"), results.get("steps")
     values: dict[str, Any] = dict.fromkeys(COLUMNS)
-    values |= {"seconds": seconds, "steps": steps if steps is not None else run.steps}
+    activations = results.get("activation_seconds")
+    values |= {"seconds": seconds, "activation_seconds": activations}
+    values["steps"] = steps if steps is not None else run.steps
     values["dim"] = run.config.model.dim
-    if seconds and steps:
-        values["images_per_second"] = round(steps * run.config.train.batch_size / seconds, 1)
+    in_steps = (seconds or 0.0) - (activations or 0.0)
+    if in_steps > 0 and steps:
+        values["images_per_second"] = round(steps * run.config.train.batch_size / in_steps, 1)
     if run.model is not None:
         try:
             sizes = [(p.numel(), p.requires_grad) for p in run.model.embedder.parameters()]
@@ -50,6 +64,11 @@ def _cost(run: ReportedRun) -> dict[str, Any]:
         values["parameters"] = sum(size for size, _ in sizes)
         values["trained_parameters"] = sum(size for size, trained in sizes if trained)
     return values
+
+
+def _lacks_activations(run: ReportedRun) -> bool:
+    """Whether it is a run of an earlier version, whose seconds began after the activations were computed."""
+    return bool(run.config.model.views and run.results is not None and "activation_seconds" not in run.results)
 
 
 def _whole(value: float | None) -> Cell:

@@ -88,7 +88,7 @@ def _draw_bars_of(found: Found, order: Sequence[str]) -> Figure:
 
 def _build_table(found: Found) -> Table:
     panels = _list_panels(found)
-    columns = [Column("run"), *(Column(measure, best="min") for measure in panels)]
+    columns = [Column("run"), *(Column(measure) for measure in panels)]
     rows: list[list[Cell]] = []
     for name in found:
         cells = [panel.get(name) for panel in panels.values()]

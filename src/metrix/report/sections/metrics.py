@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from metrix import evaluate
 from metrix.evaluate import Comparison
 from metrix.evaluate.metrics import find_metric, metric_name, retrieval_metrics, sort_keys
+from metrix.report.leaders import find_leaders
 from metrix.report.page import Block, Cell, Column, Section, Table, Text, Tile, Tiles, Value
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, group_comparable, measured_runs
 from metrix.report.sections import explain_missing, name_missing
 
 Differences = dict[str, tuple[str, Comparison]]  # by run: the baseline it is compared with, and the comparison
-SEEDS = (
-    "Intervals reflect the choice of queries for one training run each. Another random seed can change a metric by as "
-    "much or more: train several seeds before concluding that one setting is better."
+HEADLINE = ("recall@1", "map@r")  # what the overview speaks of
+ONE_SEED = (
+    "One training run of each setting cannot tell a better setting from a luckier seed: the intervals are over the "
+    "queries, and another seed can change a metric by as much or more. Train several seeds of each before concluding."
 )
 
 
@@ -34,7 +36,7 @@ def build_overview_section(runs: Sequence[ReportedRun], differences: Differences
     tiles = [_build_tile(one) for one in measured_runs(runs)]
     blocks: list[Block] = [Tiles(tiles)] if tiles else []
     lines = [_describe_difference(name, *difference) for name, difference in differences.items()]
-    blocks += [Text("\n\n".join([*lines, SEEDS]))] if lines else []
+    blocks += [Text("\n\n".join([*lines, _describe_seeds(runs)]))] if lines else []
     apart = group_comparable(runs)
     if len(apart) > 1:
         groups = "; ".join(", ".join(run.name for run in group) for group in apart)
@@ -48,11 +50,29 @@ def build_overview_section(runs: Sequence[ReportedRun], differences: Differences
     return Section("Overview", [*blocks, *explain_missing(runs)])
 
 
+def _describe_seeds(runs: Sequence[ReportedRun]) -> str:
+    """What the seeds of the runs allow to conclude: with one run of some setting, nothing."""
+    settings: dict[str, list[float]] = {}
+    for run in measured_runs(runs):
+        means = run.retrieval.means
+        own = run.config.with_values({"seed": 0}).model_dump_json()
+        settings.setdefault(own, []).append(100 * means.get("recall@1", next(iter(means.values()))))
+    if min(map(len, settings.values())) < 2:
+        return ONE_SEED
+    spread = max(max(values) - min(values) for values in settings.values())
+    return (
+        "The intervals are over the queries, for one training run each. Runs that differ only in their seed are up to "
+        f"{spread:.2f} points apart: a smaller difference between two settings may be one of seeds."
+    )
+
+
 def _build_tile(one: MeasuredRun) -> Tile:
     found = one.retrieval
     name = "recall@1" if "recall@1" in found.means else next(iter(found.means))
     interval = found.intervals.get(name)
-    detail = "" if interval is None else f"{100 * found.confidence:g} %: {_points(interval)}"
+    details = [] if interval is None else [f"{100 * found.confidence:g} %: {_points(interval)}"]
+    details += [f"{metric_name(key)} {100 * found.means[key]:.1f} %" for key in HEADLINE[1:] if key in found.means]
+    detail = "; ".join(details)
     return Tile(f"{metric_name(name)}, {one.name}", f"{100 * found.means[name]:.1f} %", detail)
 
 
@@ -61,24 +81,28 @@ def _points(interval: tuple[float, float]) -> str:
 
 
 def _describe_difference(name: str, baseline: str, comparison: Comparison) -> str:
-    measure = "recall@1" if "recall@1" in comparison.differences else next(iter(comparison.differences))
-    found, title = comparison[measure], metric_name(measure)
-    points, low, high = 100 * found.difference, 100 * found.low, 100 * found.high
-    if points == 0:
-        return f"{title} of {name} equals that of {baseline}."
-    verdict = f"{'more' if found.significant else 'no more'} than the choice of queries explains"
-    return (
-        f"{title} of {name} is {abs(points):.2f} points {'higher' if points > 0 else 'lower'} than that of {baseline} "
-        f"({100 * comparison.confidence:g} % interval {low:+.2f} to {high:+.2f}, p = {found.p_value:.3f}): {verdict}."
-    )
+    """Recall@1 and MAP@R of two runs in words: where one hardly differs, the other may."""
+    measures = [key for key in HEADLINE if key in comparison.differences] or list(comparison.differences)[:1]
+    said = []
+    for key in measures:
+        found = comparison[key]
+        points, low, high = 100 * found.difference, 100 * found.low, 100 * found.high
+        if points == 0 and low == high:
+            said.append(f"{metric_name(key)} is the same")
+            continue
+        interval = f"{100 * comparison.confidence:g} % interval {low:+.2f} to {high:+.2f}, p = {found.p_value:.3f}"
+        verdict = f"{'more' if found.significant else 'no more'} than the choice of queries explains"
+        direction = "lower" if points < 0 else "higher"
+        said.append(f"{metric_name(key)} is {abs(points):.2f} points {direction} ({interval}), {verdict}")
+    return f"{name} against {baseline}: {'; '.join(said)}."
 
 
-def build_metrics_section(runs: Sequence[ReportedRun], differences: Differences) -> Section:
+def build_metrics_section(runs: Sequence[ReportedRun], differences: Differences, resamples: int) -> Section:
     """Recall@K, MAP@R and R-precision with intervals, and the differences between runs."""
     blocks: list[Block] = []
     shown = [run for run in runs if run.measured is not None or _recall_at_end(run)]
     if shown:
-        blocks.append(_build_table(shown))
+        blocks.append(_build_table(shown, resamples))
     if differences:
         blocks.append(_build_differences(differences))
     return Section("Metrics", [*blocks, *name_missing(runs)])
@@ -90,19 +114,23 @@ def _recall_at_end(run: ReportedRun) -> dict[int, float]:
     return {int(k): float(value) for k, value in recall.items()}
 
 
-def _build_table(runs: Sequence[ReportedRun]) -> Table:
+def _build_table(runs: Sequence[ReportedRun], resamples: int) -> Table:
     found = [one.retrieval for one in measured_runs(runs)]
     ks = {k for one in found for k in one.ks}
     ks |= {k for run in runs if run.measured is None for k in _recall_at_end(run)}
     reported = [metric for metric in retrieval_metrics() if metric.in_reports]
     shown = [metric.key_at(k) for metric in reported if metric.at_k for k in sorted(ks)]
     shown += [metric.key for metric in reported if not metric.at_k and found]
-    one_dataset = len(group_comparable(runs)) == 1 and len(found) == len(runs)
-    columns = [Column("run"), Column("queries"), Column("gallery")]
-    columns += [Column(metric_name(name), best=_best(name) if one_dataset else None) for name in shown]
+    columns = [Column(name) for name in ("run", "queries", "gallery", *map(metric_name, shown))]
     notes = []
     if any(one.intervals for one in found):
-        notes.append(f"Below each number: its {100 * found[0].confidence:g} % bootstrap interval over the queries.")
+        interval = f"{100 * found[0].confidence:g} %"
+        notes.append(f"Below each number: its {interval} bootstrap interval over the queries.")
+        if len(found) > 1:
+            notes.append(
+                "Marked in a column: the best and all that the queries cannot tell from it (paired bootstrap, "
+                f"{interval}); none where no run can be told from the best."
+            )
     for one in measured_runs(runs):
         if one.retrieval.left_out:
             left_out = f"{one.retrieval.left_out:,}"
@@ -112,11 +140,33 @@ def _build_table(runs: Sequence[ReportedRun]) -> Table:
             "† as the run measured it at the end of training, on its own test images; it could not be measured again."
         )
     rows = [_build_row(run, shown) for run in runs]
-    return Table(columns, rows, "Retrieval of unseen classes, %", notes, "measures")
+    best = _find_best(runs, shown, resamples)
+    return Table(columns, rows, "Retrieval of unseen classes, %", notes, "measures", best)
 
 
-def _best(key: str) -> Literal["max", "min"]:
-    return "max" if find_metric(key).higher_is_better else "min"
+def _find_best(runs: Sequence[ReportedRun], names: Sequence[str], resamples: int) -> set[tuple[int, int]]:
+    """(row, column) of the best values and of those that a paired bootstrap cannot tell from them.
+
+    Nothing is marked without resamples, which say what differs, and where runs answered different queries.
+    """
+    found = [one.retrieval for one in measured_runs(runs)]
+    if resamples == 0 or len(found) < len(runs) or len(group_comparable(runs)) > 1:
+        return set()
+    compared: dict[frozenset[int], Comparison] = {}
+
+    def differ(a: int, b: int, name: str) -> bool:
+        pair = frozenset((a, b))
+        if pair not in compared:
+            first, second = sorted(pair)
+            compared[pair] = evaluate.compare(found[first], found[second], resamples=resamples)
+        return compared[pair][name].significant
+
+    best: set[tuple[int, int]] = set()
+    for column, name in enumerate(names, 3):
+        values = {row: one.means[name] for row, one in enumerate(found) if name in one.means}
+        leaders = find_leaders(values, lambda a, b, name=name: differ(a, b, name), find_metric(name).higher_is_better)  # type: ignore[misc]
+        best |= {(row, column) for row in leaders}
+    return best
 
 
 def _build_row(run: ReportedRun, names: Sequence[str]) -> list[Cell]:

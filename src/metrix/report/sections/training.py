@@ -65,4 +65,5 @@ def _draw_validation(runs: Sequence[ReportedRun], blocks: list[Block]) -> list[B
     if not found:
         return []
     caption = "Recall@1 on held-out training classes; the model of the best epoch is kept."
-    return [draw_curves(found, "step", "validation Recall@1, %", name="validation", caption=caption)]
+    label = "validation Recall@1, %"
+    return [draw_curves(found, "step", label, name="validation", caption=caption, bounds=(0, 100))]
