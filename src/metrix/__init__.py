@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metrix import data, evaluate, losses
+    from metrix import data, evaluate, labels, losses
     from metrix.core.compute.micro_batches import MicroBatched
     from metrix.core.head import PoolLinear
     from metrix.core.metrix import Metrix
@@ -40,6 +40,7 @@ __all__ = [
     "StepOutput",
     "data",
     "evaluate",
+    "labels",
     "losses",
     "split",
 ]
@@ -60,7 +61,7 @@ _HOMES = {
     "StepOutput": "metrix.core.objective",
     "split": "metrix.model.split",
 }
-_MODULES = ("data", "evaluate", "losses")
+_MODULES = ("data", "evaluate", "labels", "losses")
 
 
 def __getattr__(name: str) -> Any:

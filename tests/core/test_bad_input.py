@@ -30,7 +30,10 @@ def with_row(value):
 CASES = {
     "labels of another length": (lambda: embed()(X, Y[:5]), r"expected .* \(6,\) for 6 embeddings, got \(5,\)"),
     "labels of two axes": (lambda: losses.NCA()(X, Y[:, None]), r"\(6, 1\)"),
-    "labels by name": (lambda: losses.NCA()(X, list("aabbcc")), "labels: expected a tensor, or .* got list"),
+    "labels of names and numbers": (
+        lambda: losses.NCA()(X, ["a", "a", "b", 1, 2, 3]),
+        "labels: expected a tensor, or .* got list",
+    ),
     "no labels": (lambda: embed()(X, None), "labels: expected a tensor, or .* got NoneType"),
     "a list of tensors": (lambda: embed()([*X.clone().requires_grad_()], Y), "stack a list of tensors"),
     "sparse embeddings": (

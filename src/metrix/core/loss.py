@@ -7,7 +7,7 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -22,16 +22,26 @@ from metrix.core.generic import (
     Reduction,
     Row,
     Totals,
-    Weights,
     loss_per_anchor,
     mean_over_anchors,
     weights,
 )
+from metrix.core.labels import as_labels
+from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.validation import as_tensor, check_labels, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]
+AnyLabels = Tensor | GradedLabels
+
+
+def split_labels(labels: AnyLabels, embeddings: Tensor) -> tuple[Tensor, Relation | None]:
+    """The number of each example, and how positive numbers are to each other; None: they are classes."""
+    if not isinstance(labels, GradedLabels):
+        return check_labels(labels, embeddings), None
+    relation = labels.relation.to(embeddings.device)
+    return check_labels(labels.numbers, embeddings, relation.num_classes, "classes of the relation"), relation
 
 
 class Loss(nn.Module):
@@ -60,12 +70,13 @@ class Loss(nn.Module):
                 self.add_module(name, function)
         self._warned: set[str] = set()
 
-    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
         """The clean loss, eq. loss-labels averaged over anchors.
 
         Args:
             embeddings: (n, d); they need not be normalised. NumPy arrays and lists are converted, here and below.
-            labels: (n,), integers of any kind.
+            labels: (n,), integers of any kind or names of classes; a list of sets of labels; or what the functions of
+                `metrix.labels` make of a matrix of pairs, sets of labels or two levels.
             indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
 
         Returns:
@@ -77,16 +88,14 @@ class Loss(nn.Module):
             )
         embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.clean(self.sets(unit(embeddings), labels))[0]
+            return self.clean(self.sets(unit(embeddings), as_labels(labels)))[0]
 
     def clean(self, sets: Sets) -> tuple[Tensor, int]:
         """The clean loss, and for how many anchors it is undefined, so that they were left out."""
 
         def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
             part = sets.part(rows, anchors, candidates)
-            S = part.similarity
-            negative = part.positive | part.negative if self.row.include_positive else part.negative
-            return self.reduce(self.row, S, Weights(part.positive.to(S.dtype), negative.to(S.dtype)))
+            return self.reduce(self.row, part.similarity, part.weights(self.row.include_positive))
 
         found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
         tensors = (sets.anchors, sets.candidates)
@@ -96,17 +105,18 @@ class Loss(nn.Module):
         """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
         return [p for name, p in self.named_parameters() if name != "proxies" and p.requires_grad]
 
-    def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
+    def sets(self, embeddings: Tensor, labels: AnyLabels, division: Division = WHOLE) -> Sets:
         """Anchors, P(a) and N(a): here the examples of the batch, none of them its own positive.
 
         Of a batch gathered from several processes, `division` says which anchors are this one's.
         """
-        labels = check_labels(labels, embeddings)
+        labels, relation = split_labels(labels, embeddings)
         share = division.of_examples()
         if share is None:
-            return Sets.of_examples(embeddings, labels)
+            return Sets.of_examples(embeddings, labels, relation)
         anchors, own = embeddings[share.rows], torch.arange(len(labels), device=labels.device)[share.rows]
-        return Sets(anchors, embeddings, labels[own], labels, own, embeddings, labels, share, division.ranks)
+        sets = Sets(anchors, embeddings, labels[own], labels, own, embeddings, labels, share, division.ranks)
+        return replace(sets, relation=relation)
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
@@ -227,15 +237,18 @@ class ProxyLoss(Loss):
         super().__init__(row, reduction)
         self.proxies = nn.Parameter(proxies)
 
-    def labels(self, labels: Tensor, embeddings: Tensor) -> Tensor:
-        """The labels, which must be those of proxies."""
+    def labels(self, labels: AnyLabels, embeddings: Tensor) -> tuple[Tensor, Relation | None]:
+        """The labels, which must be those of proxies, and how positive these are to them."""
         num_classes, dim = self.proxies.shape
         if embeddings.shape[1] != dim:
             raise ShapeError(
                 f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {dim}: "
                 f"give the loss dim={embeddings.shape[1]}"
             )
-        return check_labels(labels, embeddings, num_classes)
+        if isinstance(labels, GradedLabels):
+            labels.relation.check_proxies(num_classes)
+            return split_labels(labels, embeddings)
+        return check_labels(labels, embeddings, num_classes), None
 
     def unit_proxies(self) -> Tensor:
         """Proxies of unit norm, in at least float32."""
@@ -247,14 +260,15 @@ class ProxyAnchorLoss(ProxyLoss):
 
     anchor_role: Role = "proxies"
 
-    def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
+    def sets(self, embeddings: Tensor, labels: AnyLabels, division: Division = WHOLE) -> Sets:
         """Every proxy is an anchor; its class's examples are positive, all others negative."""
-        labels = self.labels(labels, embeddings)
+        labels, relation = self.labels(labels, embeddings)
         share = division.of_shared(len(self.proxies))
         rows = slice(None) if share is None else share.rows
         classes = torch.arange(len(self.proxies), device=labels.device)[rows]
         proxies = self.unit_proxies().to(embeddings.dtype)[rows]
-        return Sets(proxies, embeddings, classes, labels, None, embeddings, labels, share, division.ranks)
+        sets = Sets(proxies, embeddings, classes, labels, None, embeddings, labels, share, division.ranks)
+        return replace(sets, relation=relation, proxies="anchors")
 
 
 class ProxyCandidateLoss(ProxyLoss):
@@ -262,12 +276,13 @@ class ProxyCandidateLoss(ProxyLoss):
 
     candidate_role: Role = "proxies"
 
-    def sets(self, embeddings: Tensor, labels: Tensor, division: Division = WHOLE) -> Sets:
+    def sets(self, embeddings: Tensor, labels: AnyLabels, division: Division = WHOLE) -> Sets:
         """Every example is an anchor; the proxy of its class is its positive, all others negative."""
-        labels = self.labels(labels, embeddings)
+        labels, relation = self.labels(labels, embeddings)
         share = division.of_examples()
         rows = slice(None) if share is None else share.rows
         classes = torch.arange(len(self.proxies), device=labels.device)
         proxies = self.unit_proxies().to(embeddings.dtype)
         anchors = embeddings if share is None else embeddings[rows]
-        return Sets(anchors, proxies, labels[rows], classes, None, embeddings, labels, share, division.ranks)
+        sets = Sets(anchors, proxies, labels[rows], classes, None, embeddings, labels, share, division.ranks)
+        return replace(sets, relation=relation, proxies="candidates")

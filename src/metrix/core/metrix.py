@@ -12,7 +12,7 @@ from metrix.core.choices import METRIX_PAPER, Choice, find
 from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.factors import Factors, check_drawing, choose
-from metrix.core.loss import Loss
+from metrix.core.loss import AnyLabels, Loss
 from metrix.core.mixed import mixed_loss
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
 from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
@@ -63,6 +63,7 @@ class Metrix(Objective):
     """
 
     takes_memory = True
+    takes_graded = True
 
     def __init__(
         self,
@@ -91,12 +92,12 @@ class Metrix(Objective):
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
         self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
         """The loss of embeddings alone, for embedding mixup.
 
         Args:
             embeddings: (n, d); they need not be normalised.
-            labels: (n,), integers.
+            labels: (n,), integers, names of classes, or labels in degrees (`metrix.labels`).
             indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
 
         Returns:
@@ -111,13 +112,13 @@ class Metrix(Objective):
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
         return self._step(None, None, None, embeddings, labels).loss
 
-    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
+    def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
         """The loss of a batch, with any mixup type.
 
         Args:
             model: has `features(x)` and `head(z)`, as `metrix.Embedder` and `metrix.split(module, at=LAYER)` do.
             inputs: (n, …), what `model.features` takes.
-            labels: (n,), integers.
+            labels: (n,), as in `forward`.
 
         Returns:
             The loss to call `backward()` on, its two parts, the embeddings, and what was drawn.
@@ -133,7 +134,7 @@ class Metrix(Objective):
         inputs: Tensor | None,
         features: Tensor | None,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: AnyLabels,
     ) -> StepOutput:
         """eq. loss-final: the clean loss, then the mixed loss of what a mixup type of the step mixes."""
         mixup = self.mixup[choose(len(self.mixup), self.generator)]
@@ -154,13 +155,13 @@ class Metrix(Objective):
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
     def mixed(
-        self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None, pairs: str | None = None
+        self, embeddings: Tensor, labels: AnyLabels, lam: float | Tensor | None = None, pairs: str | None = None
     ) -> Tensor:
         """eq. loss-mixed with embedding mixup, without the clean loss.
 
         Args:
             embeddings: (n, d); they need not be normalised.
-            labels: (n,), integers.
+            labels: (n,), as in `forward`.
             lam: λ of every pair, or a tensor (n, n) of λ of ordered pairs, n counting the embeddings of a memory,
                 too; None draws them.
             pairs: a kind of mixing pairs; None draws one of the objective's.
@@ -176,7 +177,7 @@ class Metrix(Objective):
         self,
         model: AnyModel,
         features: Tensor,
-        labels: Tensor,
+        labels: AnyLabels,
         lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
@@ -189,7 +190,7 @@ class Metrix(Objective):
         self,
         model: AnyModel,
         inputs: Tensor,
-        labels: Tensor,
+        labels: AnyLabels,
         lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
@@ -237,6 +238,11 @@ class Metrix(Objective):
 
         `source` are the inputs or features of this process, whichever are mixed; embeddings are those of `sets`.
         """
+        if self.interpolated is not None and sets.relation is not None:
+            raise InvalidInput(
+                "target='interpolated': expected labels that are classes, got labels in degrees: its threshold follows "
+                "from λ, which is then not the label of a mixed example; use target='paper'"
+            )
         mixup_type = MIXUP_TYPES[mixup]
         local = mixup_type.mixes != "embeddings" and not self.ranks.alone and self.ranks.mix == "local"
         gather = Gathering(None if local else batch.division)

@@ -1,6 +1,7 @@
 """eq. loss-mixed where positives and negatives are proxies: the mixed example is the anchor.
 
-Pairs (i, j) are of different classes; proxy c has the label λ[c = y_i] + (1-λ)[c = y_j].
+Pairs (i, j) are of different classes; proxy c has the label λ[c = y_i] + (1-λ)[c = y_j]. Where labels are not classes
+(`relations`), j is a negative of i, and proxy c has the label λ Y(i, c) + (1-λ) Y(j, c).
 """
 
 from __future__ import annotations
@@ -37,16 +38,15 @@ def mixed_anchor_totals(
     `mixture` is in closed form, or a function that embeds pairs (i, j) with their λ.
     """
     labels, n, num_classes = sets.example_labels.long(), len(sets.examples), len(sets.candidates)
-    _, place, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
     own = slice(sets.start, sets.start + len(sets.anchors))
-    count = int((n - sizes[place[own]]).clamp_max(n if hardest is None else hardest).sum())
+    count = int(_count_partners(sets, labels, own).clamp_max(n if hardest is None else hardest).sum())
     if isinstance(mixture, Interpolated) and not is_held(n, max(n, num_classes), sets.anchors):
         rows = factors.rows((n, n))
         return (_streamed_totals(loss, mixture, sets, labels, rows, hardest), count) if count else None
     lam = factors.matrix((n, n))  # drawn by every process, so that all go on alike
     if count == 0:
         return None
-    i, j = _pairs(labels[own], labels, sets.anchors, sets.examples, hardest)
+    i, j = _pairs(sets, labels[own], labels, sets.anchors, sets.examples, hardest)
     i = i + sets.start
     if isinstance(mixture, Interpolated):
         return _held_totals(loss, mixture, sets, labels, lam, i, j), count
@@ -57,7 +57,7 @@ def _embedded_totals(loss: Loss, embed: Embed, sets: Sets, labels: Tensor, lam: 
     V = embed(i, j, lam).to(sets.anchors.dtype)  # (pairs, d)
 
     def block_totals(block: Tensor, V: Tensor, proxies: Tensor) -> Totals:
-        return _totals(loss, V[block] @ proxies.T, labels[i[block]], labels[j[block]], lam[block])
+        return _totals(loss, sets, V[block] @ proxies.T, labels[i[block]], labels[j[block]], lam[block])
 
     return sum_over_blocks(block_totals, _numbers(i, sets), [V, sets.candidates], loss.learnable())
 
@@ -77,7 +77,7 @@ def _held_totals(
         factors = lam[left, right]
         norm = None if norms is None else norms[left, right].unsqueeze(1)
         S = mixed_similarity(B.index_select(0, left), B.index_select(0, right), factors.unsqueeze(1), norm)
-        return _totals(loss, S, labels[left], labels[right], factors)
+        return _totals(loss, sets, S, labels[left], labels[right], factors)
 
     B = sets.similarity if u is sets.anchors else u @ sets.candidates.T  # (n, classes)
     return sum_over_blocks(block_totals, _numbers(i, sets), [B, norms], loss.learnable())
@@ -90,7 +90,7 @@ def _streamed_totals(
 
     def tile_totals(tile: Tile, u: Tensor, proxies: Tensor, squares: Tensor | None) -> Totals:
         lefts, rights = tile
-        i, j = _pairs(labels[lefts], labels[rights], fixed[lefts], fixed[rights], hardest)
+        i, j = _pairs(sets, labels[lefts], labels[rights], fixed[lefts], fixed[rights], hardest)
         lam = rows_of_lam(lefts)[:, rights]
         norm = None
         if mixture.normalise:
@@ -98,7 +98,7 @@ def _streamed_totals(
             norm = inverse_norms(u[lefts] @ u[rights].T, lam, left, right)[i, j].unsqueeze(1)
         B_left, B_right = u[lefts] @ proxies.T, u[rights] @ proxies.T
         S = mixed_similarity(B_left.index_select(0, i), B_right.index_select(0, j), lam[i, j].unsqueeze(1), norm)
-        return _totals(loss, S, labels[lefts][i], labels[rights][j], lam[i, j])
+        return _totals(loss, sets, S, labels[lefts][i], labels[rights][j], lam[i, j])
 
     tensors = [mixture.vectors, sets.candidates, mixture.squared_norms()]
     numbers = torch.arange(len(labels), device=fixed.device)
@@ -107,22 +107,46 @@ def _streamed_totals(
     return sum_over_blocks(tile_totals, tiles, tensors, loss.learnable())
 
 
-def _totals(loss: Loss, S: Tensor, y_left: Tensor, y_right: Tensor, lam: Tensor) -> Totals:
+def _totals(loss: Loss, sets: Sets, S: Tensor, y_left: Tensor, y_right: Tensor, lam: Tensor) -> Totals:
     """The sums from the similarity of mixed examples to proxies (pairs, classes)."""
-    Y = torch.zeros_like(S)
-    Y.scatter_(1, y_left.unsqueeze(1), lam.unsqueeze(1)).scatter_(1, y_right.unsqueeze(1), 1.0 - lam.unsqueeze(1))
+    share = lam.unsqueeze(1)
+    if sets.relation is None:
+        Y = torch.zeros_like(S)
+        Y.scatter_(1, y_left.unsqueeze(1), share).scatter_(1, y_right.unsqueeze(1), 1.0 - share)
+    else:
+        left, right = (sets.relation.to_proxies(y, sets.candidate_labels, S.dtype) for y in (y_left, y_right))
+        Y = torch.lerp(right, left, share)
     neg = torch.ones_like(Y) if loss.row.include_positive else 1.0 - Y
     return loss.reduce(loss.row, S, Weights(Y, neg))
 
 
-def _pairs(y_left: Tensor, y_right: Tensor, left: Tensor, right: Tensor, hardest: int | None) -> tuple[Tensor, Tensor]:
+def _pairs(
+    sets: Sets, y_left: Tensor, y_right: Tensor, left: Tensor, right: Tensor, hardest: int | None
+) -> tuple[Tensor, Tensor]:
     """Pairs of different classes, by their places among left and right; `hardest` of each left example."""
-    allowed = y_left[:, None] != y_right[None, :]
+    allowed = _are_partners(sets, y_left, y_right)
     if hardest is not None and hardest < len(y_right):
         hard, counts = hardest_negatives(left @ right.T, allowed, hardest)
         allowed = torch.zeros_like(allowed).scatter_(1, hard, counts)
     i, j = allowed.nonzero().unbind(1)
     return i, j
+
+
+def _are_partners(sets: Sets, y_left: Tensor, y_right: Tensor) -> Tensor:
+    """(left, right)  bool: of different classes, or negatives of each other where labels are not classes."""
+    if sets.relation is None:
+        return y_left[:, None] != y_right[None, :]
+    return sets.relation.between(y_left, y_right) <= sets.relation.positive_above
+
+
+def _count_partners(sets: Sets, labels: Tensor, own: slice) -> Tensor:
+    """How many partners each of this process's examples has: (own,)."""
+    if sets.relation is None:
+        _, place, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+        counts: Tensor = len(labels) - sizes[place[own]]
+        return counts
+    blocks = torch.split(labels[own], rows_in_block(len(labels)))
+    return torch.cat([_are_partners(sets, block, labels).sum(1) for block in blocks])
 
 
 def _numbers(pairs: Tensor, sets: Sets) -> tuple[Tensor, ...]:

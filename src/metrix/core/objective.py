@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from metrix.core.choices import Choice
 from metrix.core.compute.micro_batches import embed
 from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gather_batch
-from metrix.core.loss import Loss
+from metrix.core.labels import as_labels
+from metrix.core.loss import AnyLabels, Loss
 from metrix.core.memory import CrossBatchMemory
+from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, check_model, is_split
 from metrix.core.validation import as_tensor, at_least_float32, unit
@@ -44,11 +46,50 @@ class Objective(nn.Module):
     generator: torch.Generator | None = None  # of all random choices; None: torch's default one
     ranks: Ranks = ALONE
     takes_memory = False  # whether past embeddings have a place in this objective
+    takes_graded = False  # whether labels that are not one class have a place in this objective
     memory: CrossBatchMemory | None
+    relation: Relation | None
 
     def __init__(self) -> None:
         super().__init__()
         self.register_module("memory", None)
+        self.register_module("relation", None)
+
+    def with_relation(self, relation: Relation) -> Self:
+        """Let classes be positive to each other in degrees: labels stay integers, and the relation gives Y of two.
+
+        Args:
+            relation: `metrix.labels.Hierarchy`, `LabelSets` or `ClassMatrix`, of all classes.
+
+        Returns:
+            The objective itself.
+
+        >>> from metrix import Metrix, labels, losses
+        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed")
+        >>> objective = objective.with_relation(labels.Hierarchy([0, 0, 1], weight=0.3))
+        >>> loss = objective(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        """
+        if not isinstance(relation, Relation):
+            raise InvalidInput(
+                "relation: expected a Hierarchy, LabelSets or ClassMatrix of metrix.labels, got "
+                f"{type(relation).__name__}"
+            )
+        self._require_graded()
+        self.relation = relation
+        return self
+
+    def _require_graded(self) -> None:
+        name, loss = type(self).__name__, type(self.loss).__name__
+        if not self.takes_graded:
+            raise InvalidInput(
+                f"labels: {name} takes one class for each example, not degrees: its mixed examples have labels of "
+                "their own making; use Metrix or no mixup (Clean)"
+            )
+        if not isinstance(self.loss, Loss):
+            raise InvalidInput(
+                f"labels: {loss} takes one class for each example, not degrees: it is not of the generic form, whose "
+                "sums are weighted by labels; choose a loss of Table 1, such as MultiSimilarity"
+            )
 
     def with_memory(self, size: int, dim: int, after: int = 0) -> Self:
         """Add a cross-batch memory: embeddings of past batches become candidates too, without gradient.
@@ -117,9 +158,21 @@ class Objective(nn.Module):
             loss.generator = self.ranks.agree_on(loss.generator)
         return self
 
-    def gather(self, embeddings: Tensor, labels: Tensor) -> Batch:
+    def gather(self, embeddings: Tensor, labels: AnyLabels) -> Batch:
         """Embeddings and labels of the global batch, from those of this process."""
-        return gather_batch(as_tensor("embeddings", embeddings), as_tensor("labels", labels), self.ranks)
+        embeddings, given = as_tensor("embeddings", embeddings), as_labels(labels)
+        if not isinstance(given, GradedLabels):
+            batch = gather_batch(embeddings, given, self.ranks)
+            return batch if self.relation is None else batch._replace(labels=GradedLabels(batch.labels, self.relation))
+        self._require_graded()
+        wider = "several processes" if not self.ranks.alone else "a memory" if self.memory is not None else None
+        if self.relation is not None or wider is not None:
+            raise InvalidInput(
+                "labels: expected the number of a class for each example with "
+                f"{wider or 'a relation of classes (with_relation)'}, got labels that are about one batch "
+                f"({type(given.relation).__name__}); number the classes and describe them with with_relation"
+            )
+        return Batch(embeddings, given)
 
     def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
         """The loss of a batch (n, …) with labels (n,) for a model, ready for `loss.backward()`."""
@@ -236,7 +289,7 @@ class EmbeddingObjective(Objective):
         """The loss of a gathered batch. Here every process computes all of it; subclasses may divide the anchors."""
         return self.parts(batch.embeddings, batch.labels)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
         """The loss of embeddings (n, d), which need not be normalised; used like a pytorch-metric-learning loss."""
         if indices_tuple is not None:
             raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
@@ -244,7 +297,7 @@ class EmbeddingObjective(Objective):
         with torch.autocast(batch.embeddings.device.type, enabled=False):
             return self.parts_of(batch).loss
 
-    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
+    def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
         """The loss of a batch; a model without `features(x)` and `head(z)` is called itself to embed it."""
         if is_split(model):
             _, embeddings = embed(check_model(model), inputs, keep_features=False)
@@ -274,6 +327,7 @@ class Clean(EmbeddingObjective):
 
     mixup = "none"
     takes_memory = True
+    takes_graded = True
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
@@ -281,7 +335,7 @@ class Clean(EmbeddingObjective):
             raise InvalidInput(f"loss: expected a module with forward(embeddings, labels), got {loss!r}")
         self.loss = loss
 
-    def parts(self, embeddings: Tensor, labels: Tensor) -> EmbeddingLoss:
+    def parts(self, embeddings: Tensor, labels: AnyLabels) -> EmbeddingLoss:
         """The clean loss."""
         return self.parts_of(Batch(embeddings, labels))
 

@@ -5,6 +5,8 @@
     pos-pos   P(a) × P(a)    label 1
     neg-neg   N(a) × N(a)    label 0
 
+Where labels are not classes (`relations`), both sides bring theirs: λ Y(a, left) + (1-λ) Y(a, right).
+
 M(a) is a product of two sides, so it is kept as two index lists per anchor, never as a list of pairs.
 A kind of mixing pairs is one entry of `PAIR_KINDS`.
 """
@@ -89,6 +91,7 @@ class MixingPairs:
     left: PairSide | None  # None: the anchor itself
     right: PairSide
     kind: PairKind
+    Y: Tensor | None = None  # (anchors, examples)  of the `Sets`, where labels are not classes
 
     def valid(self) -> Tensor:
         """Which pairs are in M(a): bool, broadcastable to (a, l, r)."""
@@ -100,7 +103,10 @@ class MixingPairs:
 
     def labels(self, lam: Tensor) -> Tensor:
         """mix_λ(y, y') of each pair, from its λ (a, l, r)."""
-        return self.kind.labels(lam)
+        if self.Y is None:
+            return self.kind.labels(lam)
+        left, right = self.of_left(self.Y, None), self.of_right(self.Y)
+        return torch.lerp(right, left, lam)
 
     def of_pair(self, matrix: Tensor) -> Tensor:
         """What a matrix (left, right) over ordered pairs of examples says of each pair in M(a).
@@ -170,6 +176,7 @@ def mixing_pairs(
         assert similarity is not None
         hard, negative = hardest_negatives(similarity, negative, hardest)
     num_pos = positive.sum(1)
+    Y = None if sets.relation is None else sets.grades
     rows = kind.is_possible(num_pos, negative.sum(1)).nonzero().flatten()
     if len(rows) == 0:
         return
@@ -179,18 +186,19 @@ def mixing_pairs(
         longest, shortest = int(counts.max()), int(counts.min())
         if longest != shortest:
             rows = rows[counts.argsort(descending=True, stable=True)]
-        listed = _listed(positive, longest)
+        # an anchor without negatives, which is no row here, may have more positives than any other
+        listed = _listed(positive, int(num_pos.max()))
     width = n if hard is None else hard.shape[1]
     for block, longest in _in_blocks(kind, rows, num_pos, width, per_anchor):
         negatives = _negatives(hard, negative, block)
         if listed is None:
-            yield MixingPairs(block, None if kind.with_anchor else negatives, negatives, kind)
+            yield MixingPairs(block, None if kind.with_anchor else negatives, negatives, kind, Y)
             continue
         index = listed.index_select(0, block)[:, :longest] if len(block) < len(listed) else listed[block][:, :longest]
         padded = index < 0
         mask = None if shortest == longest else ~padded
         positives = PairSide(index if mask is None else index.masked_fill(padded, 0), mask, longest)
-        yield MixingPairs(block, positives, positives if kind.right == "pos" else negatives, kind)
+        yield MixingPairs(block, positives, positives if kind.right == "pos" else negatives, kind, Y)
 
 
 def anchors_in_blocks(kind: PairKind, sets: Sets, hardest: int | None) -> list[Tensor]:
@@ -198,13 +206,9 @@ def anchors_in_blocks(kind: PairKind, sets: Sets, hardest: int | None) -> list[T
 
     Anchors of a class stay together, because they share positives.
     """
-    n = len(sets.candidates)
-    classes, sizes = torch.unique(sets.candidate_labels, return_counts=True)
-    place = torch.searchsorted(classes, sets.anchor_labels).clamp_max(len(classes) - 1)
-    same = torch.where(classes[place] == sets.anchor_labels, sizes[place], 0)
-    num_pos = same if sets.own is None else same - 1
-    usable = kind.is_possible(num_pos, n - same)
-    order = place.argsort(stable=True)
+    n, (num_pos, num_neg) = len(sets.candidates), sets.side_sizes()
+    usable = kind.is_possible(num_pos, num_neg)
+    order = sets.anchor_labels.argsort(stable=True)
     order = order[num_pos[order].argsort(descending=True, stable=True)]
     order = order[usable[order]]
     width = n if hardest is None else min(hardest, n)

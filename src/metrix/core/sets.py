@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from metrix.core.compute.blocks import is_held, rows_in_block
 from metrix.core.distributed.ranks import ALONE, Ranks, Share
+from metrix.core.generic import Weights, weights
+from metrix.core.relations import Relation
 from metrix.core.similarity import gram, rows_of_gram
 
 
 @dataclass(frozen=True)
 class Sets:
     """eq. pos and neg: P(a) are the candidates of the class of anchor a, without a itself; N(a) are all others.
+
+    With a `relation`, labels are not classes: P(a) are the candidates that are more positive to a than its
+    `positive_above`.
 
     Each of several processes has its share of the anchors, with the candidates of all.
     """
@@ -35,9 +41,11 @@ class Sets:
     share: Share | None = None  # which of all anchors these are; None: all
     ranks: Ranks = ALONE  # the processes whose anchors the loss is averaged over
     picked: bool = False  # whether anchors were picked from candidates as they now are
+    relation: Relation | None = None  # how positive labels are to each other; None: labels are classes
+    proxies: Literal["none", "anchors", "candidates"] = "none"  # what is a proxy; its label is its number
 
     @classmethod
-    def of_examples(cls, embeddings: Tensor, labels: Tensor) -> Sets:
+    def of_examples(cls, embeddings: Tensor, labels: Tensor, relation: Relation | None = None) -> Sets:
         """Every example of a batch is an anchor, and all others are its candidates.
 
         >>> sets = Sets.of_examples(torch.eye(3), torch.tensor([0, 0, 1]))
@@ -45,7 +53,7 @@ class Sets:
         [[False, True, False], [True, False, False], [False, False, False]]
         """
         numbers = torch.arange(len(labels), device=labels.device)
-        return cls(embeddings, embeddings, labels, labels, numbers, embeddings, labels)
+        return cls(embeddings, embeddings, labels, labels, numbers, embeddings, labels, relation=relation)
 
     @property
     def start(self) -> int:
@@ -63,14 +71,63 @@ class Sets:
         return self.anchor_labels.unsqueeze(1) == self.candidate_labels.unsqueeze(0)
 
     @cached_property
+    def grades(self) -> Tensor:
+        """(anchors, candidates)  how positive each candidate is, in [0, 1]; an anchor is not its own positive."""
+        if self.relation is None:
+            return self.positive.to(self.anchors.dtype)
+        anchors, candidates, dtype = self.anchor_labels, self.candidate_labels, self.anchors.dtype
+        if self.proxies == "anchors":
+            return self.relation.to_proxies(candidates, anchors, dtype).T
+        if self.proxies == "candidates":
+            return self.relation.to_proxies(anchors, candidates, dtype)
+        return self._without_own(self.relation.between(anchors, candidates, dtype))
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """(anchors, candidates)  bool: in P(a) or N(a), which an anchor itself and unknown pairs are not."""
+        known = None
+        if self.relation is not None and self.proxies == "none":
+            known = self.relation.known(self.anchor_labels, self.candidate_labels)
+        if known is None:
+            shape = len(self.anchors), len(self.candidates)
+            known = torch.ones(shape, dtype=torch.bool, device=self.anchors.device)
+        return self._without_own(known)
+
+    def _without_own(self, matrix: Tensor) -> Tensor:
+        return matrix if self.own is None else matrix.scatter(1, self.own.unsqueeze(1), 0)
+
+    @cached_property
     def positive(self) -> Tensor:
         """(anchors, candidates)  bool: in P(a)."""
-        return self.same if self.own is None else self.same.scatter(1, self.own.unsqueeze(1), False)
+        if self.relation is not None:
+            return self.counts & (self.grades > self.relation.positive_above)
+        return self._without_own(self.same)
 
     @cached_property
     def negative(self) -> Tensor:
         """(anchors, candidates)  bool: in N(a)."""
-        return ~self.same
+        return ~self.same if self.relation is None else self.counts & ~self.positive
+
+    def weights(self, include_positive: bool) -> Weights:
+        """What each candidate weighs in the two sums of eq. loss-labels."""
+        if self.relation is not None:
+            return weights(self.grades, self.counts, include_positive)
+        negative = self.positive | self.negative if include_positive else self.negative
+        return Weights(self.grades, negative.to(self.anchors.dtype))
+
+    def side_sizes(self) -> tuple[Tensor, Tensor]:
+        """|P(a)| and |N(a)| of every anchor (anchors,), without a matrix of all pairs."""
+        n = len(self.candidates)
+        if self.relation is None:
+            classes, sizes = torch.unique(self.candidate_labels, return_counts=True)
+            place = torch.searchsorted(classes, self.anchor_labels).clamp_max(len(classes) - 1)
+            same = torch.where(classes[place] == self.anchor_labels, sizes[place], 0)
+            return (same if self.own is None else same - 1), n - same
+        numbers = torch.arange(len(self.anchors), device=self.anchors.device)
+        parts = [self.part(rows, *self.tensors) for rows in torch.split(numbers, rows_in_block(n))]
+        sizes_of = [(part.positive.sum(1), part.negative.sum(1)) for part in parts]
+        positive, negative = (torch.cat(side) for side in zip(*sizes_of, strict=True))
+        return positive, negative
 
     @cached_property
     def similarity(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 
 import numpy as np
@@ -9,12 +10,14 @@ import torch
 from torch import Tensor
 
 from metrix.core.compute.derivatives import refuse_vmap
+from metrix.core.relations import GradedLabels
 from metrix.core.similarity import divide_by_norm
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, MetrixWarning, ShapeError
 from metrix.messages import first_few
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+NAMED = 2**62  # the first of the numbers that names of classes have
 INTEGERS = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, *SIGNED)
 
 
@@ -44,6 +47,39 @@ def _converted(name: str, given: object) -> Tensor:
             f"{name}: expected a tensor, or a NumPy array or list of numbers, got {given_type} ({error}); stack a list "
             "of tensors with torch.stack, and number classes that have names"
         ) from None
+
+
+def as_class_numbers(name: str, given: object) -> Tensor:
+    """Labels as a tensor; names of classes become numbers, which are the same in every batch and every process.
+
+    >>> bool((as_class_numbers("labels", ["cat", "dog", "cat"]) == as_class_numbers("labels", ["cat", "x", "cat"]))[2])
+    True
+    """
+    names = _names(given)
+    if names is None:
+        return as_tensor(name, given)
+    distinct = {text: _number_name(text) for text in set(names)}
+    return torch.tensor([distinct[text] for text in names], dtype=torch.int64)
+
+
+def _names(given: object) -> list[str] | None:
+    """The names in a list or an array of text; None if it is neither."""
+    if isinstance(given, Tensor | GradedLabels | str):
+        return None
+    if isinstance(given, list | tuple):
+        return list(given) if given and all(isinstance(x, str) for x in given) else None
+    array = np.asarray(given)
+    if array.ndim != 1 or array.dtype.kind not in "UO" or not all(isinstance(x, str) for x in array):
+        return None
+    return [str(x) for x in array]
+
+
+def _number_name(name: str) -> int:
+    """62 bits of a hash: two of a million names are the same with a probability of 1e-7."""
+    return (
+        NAMED
+        + int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "big") % NAMED
+    )
 
 
 def unit(embeddings: Tensor) -> Tensor:
@@ -78,12 +114,18 @@ def check_labels(labels: Tensor, embeddings: Tensor, num_classes: int | None = N
     """The labels (n,) in int64, beside the embeddings; with `num_classes`, they must lie below it.
 
     Args:
-        labels: what was given: integers of any kind.
+        labels: what was given: integers of any kind, or names of classes.
         embeddings: (n, d).
         num_classes: how many classes have proxies, or centres, or boundaries; None: any label will do.
         of: what these are, for the message.
     """
-    n, labels = len(embeddings), as_tensor("labels", labels)
+    if isinstance(labels, GradedLabels):
+        raise LabelError(
+            f"labels: expected one class for each example, got labels with a {type(labels.relation).__name__}: this "
+            "loss or mixing method has no place for positives of degrees; take a loss of the generic form "
+            "(MultiSimilarity, Contrastive, ProxyAnchor, …) with Metrix or without mixup"
+        )
+    n, labels = len(embeddings), as_class_numbers("labels", labels)
     if labels.ndim != 1 or len(labels) != n:
         raise ShapeError(f"labels: expected a tensor of shape ({n},) for {n} embeddings, got {tuple(labels.shape)}")
     if labels.dtype not in INTEGERS:
@@ -91,6 +133,11 @@ def check_labels(labels: Tensor, embeddings: Tensor, num_classes: int | None = N
     labels = labels.to(device=embeddings.device, dtype=torch.int64)
     if num_classes is not None and n:
         low, high = (int(edge) for edge in labels.aminmax())
+        if high >= NAMED:
+            raise LabelError(
+                f"labels: expected numbers from 0 to {num_classes - 1} for {num_classes} {of}, got names of classes; "
+                "number them in a fixed order with metrix.labels.number(names, classes)"
+            )
         if low < 0 or high >= num_classes:
             raise LabelError(
                 f"labels: expected 0 to {num_classes - 1} for {num_classes} {of}, got {low} to {high}; set "

@@ -141,7 +141,7 @@ class Batch(NamedTuple):
     """Embeddings and labels of the global batch, and how it is divided."""
 
     embeddings: Tensor  # (n, d)
-    labels: Tensor  # (n,)
+    labels: Any  # (n,)  a tensor, or GradedLabels
     division: Division = WHOLE
 
 
