@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from metrix.runs.trained_model import open_run
+from tests.photos import draw_photo, write_photos
 
 
 @pytest.fixture(scope="module")
@@ -216,9 +217,66 @@ def test_mistakes(refused: Any, run: Path, tmp_path: Path, monkeypatch: Any) -> 
     refused("embed", tmp_path, words=("is no run",))
     refused("embed", run, "-o", tmp_path / "x.csv", words=("x.csv", "FILE.parquet"))
     refused("embed", run, "--part", "val", words=("'test', 'train', 'all'",))
-    refused("embed", run, tmp_path / "none", "-o", tmp_path / "x.npy", words=("no dataset", "existing file or folder"))
+    refused("embed", run, tmp_path / "none", "-o", tmp_path / "x.npy", words=("does not exist", "a folder, an image"))
     (tmp_path / "file").write_text("")
     refused("embed", run, "-o", tmp_path / "file" / "x.npy", words=("cannot be written",))
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused("embed", run, "-o", tmp_path / "x.npy", words=("RANK < WORLD_SIZE", "got 2 and 2"))
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_images_need_no_labels_and_no_folders(metrix: Any, run: Path, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 2, 3)
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    for number in range(3):
+        draw_photo(4, number).save(loose / f"{number}.png")
+    (tmp_path / "list.txt").write_text("loose/2.png\nphotos/kind 1/0.jpg\n")
+    given: dict[str, tuple[list[Path], list[tuple[str, str]]]] = {
+        "folder": ([loose], [("0.png", ""), ("1.png", ""), ("2.png", "")]),
+        "image": ([loose / "1.png"], [("1.png", "")]),
+        "list": ([tmp_path / "list.txt"], [("loose/2.png", ""), ("photos/kind 1/0.jpg", "")]),
+        "several": ([loose / "0.png", photos / "kind 0" / "2.jpg"], [("loose/0.png", ""), ("photos/kind 0/2.jpg", "")]),
+    }
+    for name, (places, expected) in given.items():
+        outcome = metrix("embed", run, *places, "-o", tmp_path / f"{name}.npy")
+        assert outcome.code == 0, outcome.err
+        assert [(row["path"], row["label"]) for row in rows_of(tmp_path / f"{name}.csv")] == expected
+    about = json.loads((tmp_path / "folder.json").read_text("utf-8"))
+    assert about["root"] == str(loose)
+    # the same image has the same embedding, wherever it is named
+    np.testing.assert_allclose(np.load(tmp_path / "image.npy")[0], np.load(tmp_path / "folder.npy")[1], atol=1e-6)
+    assert metrix("embed", run, loose, "-o", tmp_path / "x.parquet").code == 0
+    assert pq.read_table(tmp_path / "x.parquet")["label"].to_pylist() == [None] * 3
+
+
+def test_vectors_are_those_of_the_same_images_with_labels(metrix: Any, run: Path, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 2, 3)
+    (photos / "list.txt").write_text("".join(f"kind {c}/{n}.jpg\n" for c in range(2) for n in range(3)))
+    assert metrix("embed", run, photos / "list.txt", "-o", tmp_path / "x.npy", "--engine", "torch").code == 0
+    labelled = open_run(run).embed("all", str(photos)).vectors
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), labelled)
+
+
+def test_broken_images_are_counted_and_limited(metrix: Any, refused: Any, run: Path, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 1, 4)
+    for number in (1, 2):
+        (photos / "kind 0" / f"{number}.jpg").write_bytes(b"no image")
+    refused("embed", run, photos, "-o", tmp_path / "x.npy", words=("2 of 4 images cannot be read", "--max-bad 2"))
+    outcome = metrix("embed", run, photos, "-o", tmp_path / "x.npy", "--max-bad", 2)
+    assert outcome.code == 0, outcome.err
+    assert "2 skipped: kind 0/1.jpg" in outcome.err
+    assert json.loads((tmp_path / "x.json").read_text("utf-8"))["skipped"] == 2
+    assert len(np.load(tmp_path / "x.npy")) == 2
+
+
+def test_a_part_is_of_one_dataset(metrix: Any, refused: Any, run: Path, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 4, 2)
+    assert metrix("embed", run, photos, "--part", "test", "-o", tmp_path / "x.npy").code == 0
+    assert {row["part"] for row in rows_of(tmp_path / "x.csv")} == {"test"}
+    refused("embed", run, photos, photos, "--part", "test", words=("expected one dataset", "--part all"))

@@ -106,7 +106,7 @@ def test_wide_grey_is_scaled_as_before(tmp_path: Path) -> None:
 def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos = write_photos(tmp_path / "photos", classes=2, per_class=2)
     (photos / "kind 0" / "IMG_1.HEIC").write_bytes(b"no image")
-    monkeypatch.setattr("metrix.data.layouts.folder.reads_heic", lambda: False)
+    monkeypatch.setattr("metrix.data.images.reads_heic", lambda: False)
     assert data.read_catalogue(photos).notes[0] == "1 HEIC image cannot be read without pip install metrix[heic]"
     monkeypatch.undo()
     pillow_heif = pytest.importorskip("pillow_heif")

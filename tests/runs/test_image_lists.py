@@ -143,3 +143,53 @@ def test_what_cannot_be_listed_is_refused(photos: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=words):
             list_images(given, root)
+
+
+def test_tables_with_other_delimiters_and_labels_that_look_like_numbers(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 1, 2)
+    (photos / "m.csv").write_text("path;label\nkind 0/0.jpg;007\nkind 0/1.jpg;7\n")
+    (photos / "m.tsv").write_text("label\tpath\n007\tkind 0/0.jpg\n7\tkind 0/1.jpg\n")
+    for name in ("m.csv", "m.tsv"):
+        assert list_images([photos / name]).columns["label"].to_pylist() == ["007", "7"]
+
+
+def test_paths_of_a_list_elsewhere_are_relative_to_the_root(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 1, 2)
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "m.csv").write_text("path\nkind 0/0.jpg\nkind 0/1.jpg\n")
+    (tmp_path / "lists" / "l.txt").write_text("kind 0/0.jpg\nkind 0/1.jpg\n")
+    for name in ("m.csv", "l.txt"):
+        assert list_images([tmp_path / "lists" / name], photos).ids == ("kind 0/0.jpg", "kind 0/1.jpg")
+
+
+def test_links_are_followed_if_the_user_says_so(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 1, 1)
+    draw_photo(3, 0).save(tmp_path / "x.png")
+    (photos / "link.png").symlink_to(tmp_path / "x.png")
+    (photos / "round").symlink_to(photos, target_is_directory=True)
+    with pytest.raises(DataError, match="--follow-links"):
+        list_images([photos])
+    assert list_images([photos], follow_links=True).ids == ("kind 0/0.jpg", "link.png")
+
+
+def test_a_limit_of_broken_images(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 1, 4)
+    (photos / "kind 0" / "1.jpg").write_bytes(b"no image")
+    (photos / "list.txt").write_text("kind 0/0.jpg\nkind 0/1.jpg\nkind 0/9.jpg\n")
+    assert len(list_images([photos / "kind 0"], max_bad=1)) == 3
+    with pytest.raises(DataError, match=r"2 of 3 images cannot be read: .*9\.jpg.*max_bad=1 allows 1.*--max-bad 2"):
+        list_images([photos / "list.txt"], max_bad=1)
+
+
+def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "IMG_1.HEIC").write_bytes(b"no image")
+    with monkeypatch.context() as patch:
+        patch.setattr("metrix.data.images.reads_heic", lambda: False)
+        for given in (tmp_path, tmp_path / "IMG_1.HEIC"):
+            with pytest.raises(InvalidInput, match=r"metrix\[heic\]"):
+                list_images([given])
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    draw_photo(0, 0).save(tmp_path / "IMG_1.HEIC", format="HEIF")
+    assert list_images([tmp_path]).ids == ("IMG_1.HEIC",)
+    assert list_images([tmp_path / "IMG_1.HEIC"]).part.image(0).shape == (3, 48, 48)

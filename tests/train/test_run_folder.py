@@ -138,9 +138,9 @@ def test_data_is_found_from_every_working_directory(
     for folder in ("here/photos", "elsewhere"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
-    from metrix.train.data_place import make_absolute
+    from metrix.train.data_place import with_absolute_paths
 
-    config = small.with_values({"data": make_absolute("folder:photos")})
+    config = with_absolute_paths(small.with_values({"data": "folder:photos"}))
     run = RunFolder(tmp_path / "here" / "run")
     run.start(config, "")
     monkeypatch.chdir(tmp_path / "elsewhere")

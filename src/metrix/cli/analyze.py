@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+
 Run = Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)]
 Embeddings = Annotated[
     Path | None,
@@ -45,6 +47,9 @@ def positivity_command(
         bool, typer.Option("--initial", help="analyse the model before training, as in the paper's figure")
     ] = False,
     output: Output = None,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Json = False,
 ) -> None:
     """Measure how often a mixed example acts as a positive, by λ: counted, and predicted for multi-similarity.
@@ -61,7 +66,9 @@ def positivity_command(
     from metrix.runs.output import make_output_folder, write_output
     from metrix.train.config import Config
 
-    model, train = _training_examples(run, embeddings, labels, initial, json_output)
+    model, train = _training_examples(
+        run, embeddings, labels, initial, json_output, choose_reading(max_bad, root, follow_links)
+    )
     config = Config() if model is None else model.config
     changes = {"loss": loss, "beta": beta, "gamma": gamma, "margin": margin}
     chosen = build_analysed_loss(config, changes, len(np.unique(train.labels)))
@@ -112,6 +119,9 @@ def utilization_command(
     ] = None,
     train_labels: Annotated[Path | None, typer.Option(metavar="FILE", help="file of their labels")] = None,
     output: Output = None,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Json = False,
 ) -> None:
     """Measure how close test examples are to training examples: u(Q, X) clean, u(Q, X̂) with mixed ones.
@@ -141,7 +151,7 @@ def utilization_command(
             found = measure_utilization(test, train, epochs, max_queries=max_queries, seed=seed)
         else:
             assert run is not None
-            model = open_run(run, report)
+            model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
             names = None if mixup is None else tuple(name.strip() for name in mixup.split(","))
             found = measure_utilization_of_run(model, names, epochs, max_queries=max_queries, seed=seed, report=report)
     folder = make_output_folder(run, output)
@@ -160,6 +170,9 @@ def geometry_command(
     embeddings: Embeddings = None,
     labels: Labels = None,
     output: Output = None,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Json = False,
 ) -> None:
     """Measure alignment (how compact classes are) and uniformity (how evenly embeddings cover the sphere).
@@ -182,7 +195,7 @@ def geometry_command(
             parts = {"embeddings": read_examples(embeddings, labels)}
         else:
             assert run is not None
-            model = open_run(run, report)
+            model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
             parts = {name: embed_examples(model, part=name) for name in ("train", "test")}
     found = {name: measure_geometry(examples) for name, examples in parts.items()}
     plain = {
@@ -194,7 +207,12 @@ def geometry_command(
 
 
 def _training_examples(
-    run: Path | None, embeddings: Path | None, labels: Path | None, initial: bool, quiet: bool
+    run: Path | None,
+    embeddings: Path | None,
+    labels: Path | None,
+    initial: bool,
+    quiet: bool,
+    reading: dict[str, Any],
 ) -> tuple[Any, Any]:
     from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
@@ -206,7 +224,7 @@ def _training_examples(
         return None, read_examples(embeddings, labels)
     assert run is not None
     with show_progress(quiet) as report:
-        model = open_run(run, report, initial=initial)
+        model = open_run(run, report, initial=initial, reading=reading)
         return model, embed_examples(model, part="train")
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
@@ -26,6 +28,9 @@ def compare_command(
             "--advise", help="runs are clean and mixed ones of several seeds: say whether mixup helped, and how surely"
         ),
     ] = False,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Compare runs: settings that differ, Recall@K, and whether the differences are significant.
@@ -45,8 +50,11 @@ def compare_command(
     from metrix.cli.terminal.tables import build_comparison_tables
     from metrix.runs.comparison import compare_runs
 
+    reading = choose_reading(max_bad, root, follow_links)
     with show_progress(json_output) as report:
-        result = compare_runs(runs, data, parse_integers("--ks", ks), resamples=bootstrap, report=report)
+        result = compare_runs(
+            runs, data, parse_integers("--ks", ks), resamples=bootstrap, report=report, reading=reading
+        )
     if json_output:
         typer.echo(json.dumps(result.to_dict()))
         return

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metrix.cli.reading import PANEL, FollowLinks, Root, parse_max_bad
+
 if TYPE_CHECKING:
     from metrix.data import CheckReport
 
@@ -37,8 +39,11 @@ def check_command(
         ),
     ] = None,
     max_bad: Annotated[
-        float, typer.Option(min=0, help="unreadable images to tolerate: a share below 1, or a count")
+        float,
+        typer.Option(min=0, help="unreadable images to tolerate: a share below 1, or a count", rich_help_panel=PANEL),
     ] = 0.01,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
     """Check a dataset: its classes and images, unreadable files, and how training would split it.
@@ -60,7 +65,9 @@ def check_command(
             seed=split_seed,
             holdout=holdout,
             layout=layout,
-            max_bad=max_bad if max_bad < 1 else int(max_bad),
+            root=root,
+            follow_links=follow_links,
+            max_bad=parse_max_bad(max_bad) or 0,
             progress=lambda done, of: bars.update(task, completed=done, total=of),
         )
     if json_output:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
@@ -15,12 +17,23 @@ def add_to(app: typer.Typer) -> None:
 
 def embed_command(
     run: Annotated[Path, typer.Argument(help="folder of a run", show_default=False)],
-    data: Annotated[str | None, typer.Argument(help="images to embed; the run's own data by default")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATA]...",
+            help="images to embed, labelled or not: folders, images, lists of paths (.txt), manifests (.csv, .tsv, "
+            ".parquet), LAYOUT:PATH or glyphs; the run's own data by default",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="FILE.parquet, FILE.npy (with labels in FILE.csv), or a folder")
     ] = Path("embeddings.parquet"),
     part: Annotated[
-        str | None, typer.Option(help="test, train or all; by default test for the run's data, all for other data")
+        str | None,
+        typer.Option(
+            help="test, train or all; by default test for the run's data, all for other data", show_default=False
+        ),
     ] = None,
     engine: Annotated[
         str,
@@ -30,9 +43,15 @@ def embed_command(
         ),
     ] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing file")] = False,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress")] = False,
 ) -> None:
     """Write the embeddings of images to a file, with the id, path and label of each image.
+
+    Images need no labels and no folders of classes: any folder, a single image or a list will do. Those that cannot be
+    read are left out and counted.
 
     On a CPU, a long job runs through the fastest engine; its largest difference to the exact embeddings is printed and
     stored in the file. Measures (metrix evaluate) always use the exact engine, which is torch.
@@ -46,7 +65,8 @@ def embed_command(
 
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
-    from metrix.runs.embedding_output import read_process_share, write_embeddings
+    from metrix.runs.embedding_output import read_process_share, select_images, write_embeddings
+    from metrix.runs.indexing import describe_skipped
     from metrix.runs.trained_model import PARTS, open_run
 
     if part is not None and part not in PARTS:
@@ -55,14 +75,19 @@ def embed_command(
         raise unknown_choice("part", part, PARTS)
     share = read_process_share(os.environ.get)
     with show_progress(quiet) as report:
-        model = open_run(run, report)
-        chosen = part or ("test" if data is None else "all")
-        written = write_embeddings(model, output, data, chosen, share=share, overwrite=overwrite, engine=engine)
+        model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
+        spec, images = select_images(model, data or (), part)
+        chosen = part or ("all" if data else "test")
+        written = write_embeddings(
+            model, output, spec, chosen, images=images, share=share, overwrite=overwrite, engine=engine
+        )
     if quiet:
         return
     console = Console(stderr=True, soft_wrap=True)
     if written is None:
         console.print(f"rank {share[0]} of {share[1]} is done; the last to finish writes the file", highlight=False)
         return
+    if images is not None and images.skipped:
+        console.print(describe_skipped(images.skipped), highlight=False, markup=False)
     console.print(f"engine: {written.engine}", highlight=False, markup=False)
     console.print(f"written: [cyan]{escape(str(written.path))}[/]", highlight=False)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
 
@@ -55,6 +56,9 @@ def evaluate_command(
     per_class: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write the measures of each class to a CSV file")
     ] = None,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Measure how well images of unseen classes retrieve their own class.
@@ -85,7 +89,7 @@ def evaluate_command(
         else:
             assert run is not None
             share = read_process_share(os.environ.get)
-            model = open_run(run, report, share=share)
+            model = open_run(run, report, share=share, reading=choose_reading(max_bad, root, follow_links))
             examples = embed_examples(model, data, part)
             if share[0] > 0:
                 return

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
 PORT = 8001
@@ -25,6 +26,9 @@ def explore(
         str | None,
         typer.Option(envvar="METRIX_TOKEN", help="that the page asks for", show_default=False),
     ] = None,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
 ) -> None:
     """Look at the test images of runs on a web page: neighbours, mistakes, a map, and what differs between runs.
 
@@ -44,8 +48,9 @@ def explore(
         raise InvalidInput(
             f"--host: expected this machine (127.0.0.1) without a token, got {host}; give --token or METRIX_TOKEN"
         )
+    reading = choose_reading(max_bad, root, follow_links)
     with show_progress(False) as report:
-        app = build_explorer(runs, token=token or None, report=report)
+        app = build_explorer(runs, token=token or None, report=report, reading=reading)
 
     def started(address: str) -> None:
         Console(stderr=True, soft_wrap=True).print(f"open [cyan]{address}/[/]   stop: Ctrl-C", highlight=False)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
 
@@ -26,6 +27,9 @@ def export_command(
         Path | None, typer.Option(metavar="FOLDER", help="write weights and a model card, ready for a model hub")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files with other content")] = False,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing")] = False,
 ) -> None:
     """Write the model of a run as ONNX, with torch.export, or as a folder for a model hub.
@@ -47,7 +51,7 @@ def export_command(
     if int8 and onnx is None:
         raise InvalidInput("--int8: expected --onnx FILE.onnx with it, got none")
     with show_progress(quiet) as report:
-        model = open_run(run, report)
+        model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
         done = []
         if onnx is not None:
             done.append(export_onnx(model, onnx, int8=int8, overwrite=overwrite))

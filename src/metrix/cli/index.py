@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metrix.cli.reading import PANEL, FollowLinks, parse_max_bad
 from metrix.errors import InvalidInput
 from metrix.messages import first_few
 
@@ -25,7 +26,7 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="folders, images, manifests (.csv, .parquet) or lists of paths (.txt); or glyphs, glyphs-mini",
+            help="folders, images, manifests (.csv, .tsv, .parquet) or lists of paths (.txt); or glyphs, glyphs-mini",
             show_default=False,
         ),
     ] = None,
@@ -37,12 +38,27 @@ def index(
     ] = "faiss",
     kind: Annotated[str, typer.Option(help="exact, or approximate: hnsw, ivf")] = "exact",
     root: Annotated[
-        Path | None, typer.Option(help="folder that ids are relative to; by default the smallest with all images")
+        Path | None,
+        typer.Option(
+            help="folder that ids are relative to, and paths of a manifest that are not beside it; by default the "
+            "smallest with all images",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="add the images to the index")] = False,
     update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
     delete: Annotated[list[str] | None, typer.Option("--delete", metavar="ID", help="remove this item")] = None,
     merge: Annotated[Path | None, typer.Option(metavar="INDEX", help="add the items of another index")] = None,
+    max_bad: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="unreadable images to tolerate: a share below 1, or a count; any number by default",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Embed images with a run's model and build an index of them, for metrix search.
@@ -70,7 +86,10 @@ def index(
         if delete or merge is not None:
             done = _change(target, delete, merge, images)
         else:
-            done = _embed(run, images, target, report, store=store, kind=kind, root=root, add=add, update=update)
+            reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
+            done = _embed(
+                run, images, target, report, reading, store=store, kind=kind, root=root, add=add, update=update
+            )
     manifest = done.index.manifest
     if json_output:
         skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
@@ -98,6 +117,7 @@ def _embed(
     images: list[str] | None,
     target: Path,
     report: Any,
+    reading: dict[str, Any],
     *,
     store: str,
     kind: str,
@@ -112,10 +132,12 @@ def _embed(
         raise InvalidInput("index: expected a RUN and images to embed with it: metrix index RUN PATH -o INDEX")
     model = open_run(run, report)
     if not add and not update:
-        return index_images(model, images, target, kind=kind, store=store, root=root)
-    if store != "faiss" or kind != "exact" or root is not None:
-        raise InvalidInput("--store, --kind and --root: expected when an index is built, got one that is changed")
-    return add_images(model, images, target, replace=update)
+        return index_images(model, images, target, kind=kind, store=store, root=root, **reading)
+    if store != "faiss" or kind != "exact" or root is not None or reading["follow_links"]:
+        raise InvalidInput(
+            "--store, --kind, --root and --follow-links: expected when an index is built, got one that is changed"
+        )
+    return add_images(model, images, target, replace=update, max_bad=reading["max_bad"])
 
 
 def _change(target: Path, delete: list[str] | None, merge: Path | None, images: list[str] | None) -> Indexed:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
@@ -38,6 +40,9 @@ def report_command(
         bool, typer.Option("--test-only", help="omit positivity and utilization, which need the training images")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="seed for drawing queries, classes and examples")] = 0,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the numbers as JSON")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor the files written")] = False,
 ) -> None:
@@ -66,6 +71,7 @@ def report_command(
         queries=queries,
         test_only=test_only,
         seed=seed,
+        reading=choose_reading(max_bad, root, follow_links),
     )
     with show_progress(quiet or json_output) as told:
         made = compose_report(runs, options, told)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metrix.cli.reading import PANEL, FollowLinks, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -54,6 +55,16 @@ def search(
         Path | None, typer.Option(help="the run that the index was built with, if it has moved", show_default=False)
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write a page with the images")] = None,
+    max_bad: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="unreadable images to tolerate: a share below 1, or a count; any number by default",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Find the images of an index that are nearest to a query, or that need cleaning.
@@ -78,7 +89,10 @@ def search(
             raise InvalidInput(f"{', '.join(misplaced)}: expected with a query, got {given[0]}; leave it out")
         _clean(opened, duplicates, k, same, threshold, html, json_output)
         return
-    _find(opened, queries, ids, vector, k, where or [], expand, rerank, same, threshold, run, html, json_output)
+    reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
+    _find(
+        opened, queries, ids, vector, k, where or [], expand, rerank, same, threshold, run, reading, html, json_output
+    )
 
 
 def _find(
@@ -93,6 +107,7 @@ def _find(
     same: bool,
     threshold: float | None,
     run: Path | None,
+    reading: dict[str, Any],
     html: Path | None,
     json_output: bool,
 ) -> None:
@@ -125,7 +140,7 @@ def _find(
     else:
         with show_progress(json_output) as report:
             model = open_model(index, run, report)
-            asked = embed_queries(ImageEncoder(model, index.manifest.data), index, images or [])
+            asked = embed_queries(ImageEncoder(model, index.manifest.data), index, images or [], **reading)
     least = _least(threshold, same, lambda: same_threshold(index, model))
     depth = DEPTH if rerank else 0
     answers = search_queries(index, asked, k, least=least, where=where, expand=expand, rerank=depth)

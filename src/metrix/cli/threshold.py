@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
 
@@ -33,6 +34,9 @@ def threshold(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="folder for the picture; RUN/analysis by default")
     ] = None,
+    max_bad: MaxBad = None,
+    root: Root = None,
+    follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Choose the similarity above which two images count as the same thing, on classes never seen in training.
@@ -61,7 +65,7 @@ def threshold(
         raise InvalidInput(f"expected one of --precision, --recall and --far, got {' and '.join(flags) or 'none'}")
     ((target, wanted),) = given.items()
     with show_progress(json_output) as report:
-        model = open_run(run, report)
+        model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
         found = measure_threshold(model, target, wanted, data=data, resamples=bootstrap)
     written = [write_threshold(model, found)]
     folder = make_output_folder(run, output)

@@ -55,6 +55,7 @@ class Catalogue:
     pixels: NDArray[np.uint8] | None = None  # (images, height, width)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    follow_links: bool = False  # files may be outside the root, through symbolic links
 
     def __post_init__(self) -> None:
         self.labels.setflags(write=False)
@@ -84,7 +85,7 @@ class Catalogue:
         if outside:
             raise DataError(
                 f"{count(len(outside), 'path')} of the {layout} dataset lead outside {root}: "
-                f"{first_few(outside)}; expected paths below that folder (set root to one that contains them all)"
+                f"{first_few(outside)}; expected paths below that folder (set root, or --root, to one with all of them)"
             )
         names = tuple(class_names) if class_names is not None else tuple(dict.fromkeys(r.class_name for r in kept))
         if len(set(names)) < len(names):

@@ -75,6 +75,7 @@ def check(
     holdout: float = HOLDOUT,
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
     max_bad: int | float = MAX_BAD,
     workers: int | None = None,
     progress: OnProgress | None = None,
@@ -88,6 +89,7 @@ def check(
         holdout: share of the training classes held out for model selection, as `metrix train` does.
         layout: the layout, if it is not recognised.
         root: folder of a manifest's paths.
+        follow_links: allow symbolic links that lead outside the folder of the data.
         max_bad: how many images may be broken.
         workers: threads for decoding.
         progress: called with (images done, images in all).
@@ -98,7 +100,7 @@ def check(
     """
     text = os.fspath(spec)
     try:
-        catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root)
+        catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links)
         found = survey(catalogue)
     except DataError as error:
         return CheckReport(text, problems=(str(error),))

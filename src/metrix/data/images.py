@@ -223,6 +223,11 @@ def reads_heic() -> bool:
     return True
 
 
+def readable_suffixes() -> set[str]:
+    """The suffixes of files that are taken for images: `SUFFIXES`, and those of HEIC if it can be read."""
+    return SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES
+
+
 @functools.cache
 def readable_formats() -> tuple[str, ...]:
     """The `FORMATS` that the installed Pillow supports, and HEIF with its extension."""

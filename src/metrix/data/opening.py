@@ -34,6 +34,7 @@ def read_catalogue(
     seed: int = 0,
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
 ) -> Catalogue:
     """The images, classes and parts of a dataset, without opening an image; arguments as those of `open_dataset`.
 
@@ -51,7 +52,10 @@ def read_catalogue(
     path = Path(text).expanduser()
     if not path.exists():
         raise DataError(_describe_unknown(text))
-    catalogue = layouts.read(path, layout, None if root is None else Path(root).expanduser())
+    base = None if root is None else Path(root).expanduser()
+    if base is not None and not base.is_dir():
+        raise DataError(f"root: expected a folder, got {base}")
+    catalogue = layouts.read(path, layout, base, follow_links=follow_links)
     if UNSPLIT not in catalogue.part_names or (catalogue.problems and len(catalogue.class_names) < 2):
         return catalogue
     return catalogue.split(unseen, seed)
@@ -64,6 +68,7 @@ def open_dataset(
     seed: int = 0,
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
     max_bad: int | float = MAX_BAD,
     cache: str = "none",
     short_side: int | None = None,
@@ -75,12 +80,13 @@ def open_dataset(
 
     Args:
         spec: `glyphs` or `glyphs-mini` (built in), a folder in an official layout (CUB-200-2011, Cars196, Stanford
-            Online Products, In-Shop), a folder of class folders, or a CSV or Parquet manifest. The layout is
+            Online Products, In-Shop), a folder of class folders, or a CSV, TSV or Parquet manifest. The layout is
             recognised; `cub:PATH` names it.
         unseen: fraction of the classes kept for testing, where the layout has no split of its own.
         seed: seed of that split.
         layout: the layout, as in `cub:PATH`.
         root: the folder that the paths of a manifest are relative to; by default its own.
+        follow_links: allow symbolic links that lead outside the folder of the data.
         max_bad: how many images may be broken: a number, or a fraction below 1 (rounded up). Broken images are
             listed in one warning and skipped.
         cache: `ram` or `disk` keeps decoded images, shrunk to a shorter side of `short_side` pixels (default 256);
@@ -100,7 +106,7 @@ def open_dataset(
         raise unknown_choice("cache", cache, KINDS)
     if short_side is not None and short_side < 1:
         raise DataError(f"short_side: expected a number of pixels ≥ 1, got {short_side}")
-    catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root)
+    catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links)
     if catalogue.pixels is not None:
         return Dataset(catalogue)
     catalogue.require_sound()
@@ -136,6 +142,6 @@ def _describe_unknown(text: str) -> str:
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"no dataset {text!r}: neither a built-in one nor an existing file or folder; {hint}expected "
-        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a .csv or .parquet manifest, or LAYOUT:PATH "
-        f"with one of the layouts {', '.join(layouts.LAYOUTS)}"
+        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a manifest ({', '.join(layouts.manifest.SUFFIXES)}), or "
+        f"LAYOUT:PATH with one of the layouts {', '.join(layouts.LAYOUTS)}"
     )

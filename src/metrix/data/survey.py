@@ -52,7 +52,7 @@ def survey(catalogue: Catalogue) -> Survey:
     """Look at every file without reading it.
 
     Raises:
-        DataError: if a symbolic link leads outside the root.
+        DataError: if a symbolic link leads outside the root, unless the catalogue follows links.
     """
     if catalogue.root is None:
         return Survey((), catalogue.fingerprint())
@@ -69,7 +69,8 @@ def survey(catalogue: Catalogue) -> Survey:
             inside[folder] = _is_below(folder, root)
         if not inside[folder] or (os.path.islink(full) and not _is_below(full, root)):
             outside.append(path)
-            continue
+            if not catalogue.follow_links:
+                continue
         try:
             status = os.stat(full)
         except OSError:
@@ -79,10 +80,11 @@ def survey(catalogue: Catalogue) -> Survey:
             irregular.append(path)
             continue
         digest.update(repr((path, catalogue.box(position), status.st_size, status.st_mtime_ns)).encode())
-    if outside:
+    if outside and not catalogue.follow_links:
         raise DataError(
             f"{count(len(outside), 'file')} of {root} lead outside it through a symbolic link: "
-            f"{first_few(outside)}; copy them, or give the folder that contains them all"
+            f"{first_few(outside)}; follow links with follow_links (--follow-links), copy the files, or give the "
+            "folder that contains them all"
         )
     if irregular:
         raise DataError(
@@ -167,7 +169,10 @@ def describe_too_many_broken(catalogue: Catalogue, broken: Sequence[Broken], max
     limit = bad_limit(max_bad, len(catalogue))
     if len(broken) <= limit:
         return ""
-    return f"{describe_broken(catalogue, broken)}; max_bad={max_bad} allows {limit}: repair or remove them"
+    return (
+        f"{describe_broken(catalogue, broken)}; max_bad={max_bad:g} allows {limit}: repair or remove them, or allow "
+        f"more (--max-bad {len(broken)})"
+    )
 
 
 def describe_emptied_classes(catalogue: Catalogue, broken: Sequence[Broken]) -> str:

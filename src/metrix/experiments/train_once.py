@@ -10,7 +10,7 @@ from pathlib import Path
 
 from metrix.errors import InvalidInput
 from metrix.train.config import Config
-from metrix.train.data_place import make_absolute
+from metrix.train.data_place import with_absolute_paths
 from metrix.train.loop import train
 from metrix.train.run_folder import RunFolder, is_unstarted, open_run_folder
 from metrix.train.watching import Watcher
@@ -25,10 +25,6 @@ def train_once(config: Config, path: Path, watcher: Watcher | None = None) -> Ru
     if is_unstarted(path):
         return train(config, path, watcher=watcher)
     run = open_run_folder(path)
-    if _with_absolute_path(run.asked_config) != _with_absolute_path(config):
+    if with_absolute_paths(run.asked_config) != with_absolute_paths(config):
         raise InvalidInput(f"{path} is a run with other settings: give another --output, or remove it")
     return train(resume=path, watcher=watcher)
-
-
-def _with_absolute_path(config: Config) -> Config:
-    return config.with_values({"data": make_absolute(config.data.data)})

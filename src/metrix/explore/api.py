@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,12 @@ def build_service(
 
 
 def build_explorer(
-    runs: Sequence[Path], limits: Limits | None = None, *, token: str | None = None, report: Report = ignore_report
+    runs: Sequence[Path],
+    limits: Limits | None = None,
+    *,
+    token: str | None = None,
+    report: Report = ignore_report,
+    reading: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """The app with the page on the test images of runs, which are embedded and measured first.
 
@@ -183,6 +188,7 @@ def build_explorer(
         limits: on requests.
         token: that every request has to carry, but for the page itself; needed beyond this machine.
         report: hears of the progress of embedding.
+        reading: other values for settings of how images are read, as for `open_run`.
 
     Raises:
         InvalidInput: a folder is not a finished run, or its data cannot be opened.
@@ -190,7 +196,7 @@ def build_explorer(
     from metrix import __version__
 
     limits = limits or Limits()
-    shown = [Explored(one) for one in read_collections(runs, limits, report)]
+    shown = [Explored(one) for one in read_collections(runs, limits, report, reading)]
     app = FastAPI(title="metrix", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, token=token, limits=limits, metrics=Metrics())
     _add_errors(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,16 @@ CURVES = ("loss", "clean", "mixed", "lr")
 RESAMPLES = 200
 
 
-def read_collections(paths: Sequence[Path], limits: Limits, report: Report) -> list[Collection]:
-    """The test images of runs, embedded and measured.
+def read_collections(
+    paths: Sequence[Path], limits: Limits, report: Report, reading: Mapping[str, Any] | None = None
+) -> list[Collection]:
+    """The test images of runs, embedded and measured; `reading` as for `open_run`.
 
     Raises:
         InvalidInput: a folder is not a run, or its model or data cannot be opened.
     """
     found = []
-    for run in read_runs(paths, None, report):
+    for run in read_runs(paths, None, report, reading):
         measure_run(run, None, None, RESAMPLES)
         if run.measured is None:
             raise InvalidInput(f"{run.folder.path}: {run.why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class ReportOptions:
     queries: int = 6  # in a gallery
     test_only: bool = False  # omit what needs the training images
     seed: int = 0
+    reading: Mapping[str, Any] | None = None  # other values for settings of how images are read, as for `open_run`
 
     def __post_init__(self) -> None:
         for name, least in (("resamples", 0), ("classes", 1), ("queries", 1), ("seed", 0)):
@@ -69,7 +70,7 @@ def compose_report(
         report: called with the progress.
     """
     options = options or ReportOptions()
-    runs = read_runs(paths, options.names, report)
+    runs = read_runs(paths, options.names, report, options.reading)
     for done, run in enumerate(runs, 1):
         measure_run(run, options.data, options.ks, options.resamples)
         report("measuring", done, len(runs))

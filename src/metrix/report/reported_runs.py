@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,13 +61,16 @@ class ReportedRun:
         return max((int(line["step"]) for line in self.metrics if "step" in line), default=0)
 
 
-def read_runs(paths: Sequence[Path], names: Sequence[str] | None, report: Report) -> list[ReportedRun]:
+def read_runs(
+    paths: Sequence[Path], names: Sequence[str] | None, report: Report, reading: Mapping[str, Any] | None = None
+) -> list[ReportedRun]:
     """Read settings and logs of runs, and open their models.
 
     Args:
         paths: folders of runs; one that is not a run is an error.
         names: of the runs on the page; by default, those of the folders.
         report: called with the progress of embedding.
+        reading: other values for settings of how images are read, as for `open_run`.
     """
     folders = [open_run_folder(Path(path)) for path in paths]
     if not folders:
@@ -84,7 +87,7 @@ def read_runs(paths: Sequence[Path], names: Sequence[str] | None, report: Report
         runs.append(run)
         try:
             run.results = folder.results
-            run.model = open_run(folder.path, report)
+            run.model = open_run(folder.path, report, reading=reading)
         except json.JSONDecodeError:
             run.why = f"{folder.path / 'results.json'} cannot be read"
         except MetrixError as error:

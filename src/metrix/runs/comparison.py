@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def compare_runs(
     *,
     resamples: int = 1000,
     report: Report = ignore_report,
+    reading: Mapping[str, Any] | None = None,
 ) -> RunComparison:
     """Measure runs on the test part and compare each with the first, by a paired bootstrap over queries.
 
@@ -56,13 +58,14 @@ def compare_runs(
         ks: the K of Recall@K
         resamples: bootstrap resamples
         report: hears of the progress
+        reading: other values for settings of how images are read, as for `open_run`
 
     Raises:
         InvalidInput: fewer than two runs, or runs with different test images
     """
     if len(paths) < 2:
         raise InvalidInput(f"runs: expected two or more, the first of which is the baseline, got {len(paths)}")
-    models = [open_run(path, report) for path in paths]
+    models = [open_run(path, report, reading=reading) for path in paths]
     examples = [embed_examples(model, spec) for model in models]
     first = examples[0].about or {}
     for other in examples[1:]:

@@ -11,17 +11,19 @@ import csv
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metrix.data import Dataset, Part
+from metrix.data import Dataset, Part, glyphs
+from metrix.data.layouts import LAYOUTS
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, unknown_choice
 from metrix.files import describe_failure, lock, write_json
+from metrix.messages import first_few
 from metrix.model.engines import (
     AUTO,
     ENGINES,
@@ -33,6 +35,8 @@ from metrix.model.engines import (
     open_engine_file,
 )
 from metrix.runs.embedding_blocks import EmbeddingBlocks
+from metrix.runs.image_lists import ImageList
+from metrix.runs.indexing import list_for_model
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 
@@ -41,23 +45,54 @@ _ABOUT = b"metrix"
 _COMPARED = 16  # images on which engines are compared
 
 
+def select_images(
+    model: TrainedModel, given: Sequence[str], part: str | None = None
+) -> tuple[str | None, ImageList | None]:
+    """What a user wants to embed, for `write_embeddings`: data with classes (`spec`), or any `images`.
+
+    Args:
+        model: of the run; its settings of how images are read are used
+        given: folders, images, lists of paths, manifests, or one dataset; the run's own data if nothing
+        part: test or train is a part of one dataset
+    """
+    if not given:
+        return None, None
+    embedded = given[0] in glyphs.NAMES or given[0].partition(":")[0] in LAYOUTS
+    if len(given) == 1 and (part in ("train", "test") or (embedded and not Path(given[0]).exists())):
+        return given[0], None
+    if part in ("train", "test"):
+        raise InvalidInput(f"--part {part}: expected one dataset, got {first_few(given)}; give one, or --part all")
+    reading = model.reading
+    max_bad = reading.get("max_bad", model.config.data.max_bad)
+    root = reading.get("root")
+    return None, list_for_model(
+        model,
+        given,
+        None if root is None else Path(root),
+        max_bad=max_bad if max_bad < 1 else int(max_bad),
+        follow_links=reading.get("follow_links", False),
+    )
+
+
 def write_embeddings(
     model: TrainedModel,
     output: Path,
     spec: str | None = None,
     part_name: str = "test",
     *,
+    images: ImageList | None = None,
     share: tuple[int, int] = (0, 1),
     overwrite: bool = False,
     engine: str = TORCH,
 ) -> WrittenEmbeddings | None:
-    """Embed a part and write it to a file.
+    """Embed a part, or images with or without labels, and write the embeddings to a file.
 
     Args:
         model: the model of a run, from `open_run`
         output: FILE.parquet, FILE.npy, or a folder, which gets embeddings.npy
         spec: other data than the run's own
         part_name: test, train or all
+        images: from `list_images`, to embed instead of a part of a dataset
         share: (rank, world size) of this process, if several work together
         overwrite: replace a file with other content
         engine: what runs the network: torch (exact), bf16, onnx, a file that `metrix export --onnx` wrote, or auto for
@@ -70,8 +105,8 @@ def write_embeddings(
     from_file = engine.endswith(".onnx")
     if not from_file and engine not in ENGINES:
         raise unknown_choice("engine", engine, (*ENGINES, "FILE.onnx"))
-    dataset = model.open_data(spec)
-    part = model.select_part(dataset, part_name)
+    dataset = model.open_data(spec) if images is None else images.dataset
+    part = model.select_part(dataset, part_name) if images is None else images.part
     key = model.embeddings_key(dataset, part)
     opened = open_engine_file(Path(engine), model.digest, model.image_size) if from_file else None
     wanted = engine if opened is None else opened.name
@@ -92,9 +127,11 @@ def write_embeddings(
     chosen, measured = _agree_on_engine(model, blocks, dataset, part, opened, wanted)
     about: dict[str, Any] = {
         "run": str(model.run.path),
-        "data": spec if spec is not None else model.config.data.data,
+        "data": spec if spec is not None else model.config.data.data if images is None else images.given,
+        "root": None if dataset.catalogue.root is None else str(dataset.catalogue.root),
         "part": part_name,
         "images": len(part),
+        "skipped": len(dataset.broken if images is None else images.skipped),
         "dim": model.config.model.dim,
         "key": _with_engine(key, chosen.name),
         "engine": {"name": chosen.name, **({"file": engine} if from_file else {}), "measured": measured},
@@ -227,7 +264,7 @@ def _columns(dataset: Dataset, part: Part, rows: range) -> dict[str, list[Any]]:
     return {
         "id": positions,
         "path": [catalogue.paths[i] for i in positions],
-        "label": [catalogue.class_names[k] for k in catalogue.labels[positions].tolist()],
+        "label": [catalogue.class_names[k] or None for k in catalogue.labels[positions].tolist()],  # "": unlabelled
         "part": [str(catalogue.parts[i]) for i in positions],
     }
 

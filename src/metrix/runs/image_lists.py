@@ -1,7 +1,8 @@
-"""Images to index: a folder, image files, a manifest (.csv, .parquet), a list of paths (.txt), or embedded data."""
+"""Images to embed, index or search with: folders, image files, manifests, lists of paths (.txt), or embedded data."""
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,11 +14,11 @@ import numpy as np
 
 from metrix.data import Broken, Catalogue, Dataset, Part, glyphs, layouts
 from metrix.data.catalogue import UNSPLIT, Box, ImageRow, is_unicode, leaves_root
-from metrix.data.images import SUFFIXES
-from metrix.data.layouts.folder import PART_FOLDERS
-from metrix.data.layouts.manifest import BOX
+from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
+from metrix.data.layouts.folder import PART_FOLDERS, walk_files
+from metrix.data.layouts.manifest import BOX, find_delimiter
 from metrix.data.layouts.manifest import SUFFIXES as MANIFESTS
-from metrix.data.survey import decode_all, survey
+from metrix.data.survey import bad_limit, decode_all, survey
 from metrix.errors import DataError, InvalidInput
 from metrix.messages import first_few
 from metrix.search import LABEL
@@ -25,7 +26,7 @@ from metrix.search.items import RESERVED
 
 LISTS = (".txt", ".lst")
 _CROP = re.compile(r"(.+)#(-?\d+),(-?\d+),(-?\d+),(-?\d+)", re.DOTALL)
-EXPECTED = "a folder, an image, a manifest (.csv, .parquet), a list of paths (.txt), or glyphs, glyphs-mini"
+EXPECTED = f"a folder, an image, a manifest ({', '.join(MANIFESTS)}), a list of paths (.txt), or glyphs, glyphs-mini"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class ImageList:
     skipped: tuple[Broken, ...]
     root: Path | None  # the folder that ids are paths below
     data: str | None  # the embedded dataset, if the images are not files
+    given: tuple[str, ...] = ()  # what the user named
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,6 +58,8 @@ def list_images(
     given: Sequence[str | os.PathLike[str]],
     root: Path | None = None,
     *,
+    max_bad: int | float | None = None,
+    follow_links: bool = False,
     short_side: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -68,17 +72,20 @@ def list_images(
     Args:
         given: folders, images, manifests and lists of paths, or one embedded dataset.
         root: the folder that ids are relative to, and that contains all images; by default the smallest one that does.
+            Relative paths of a manifest or a list that are not beside it are looked for below this folder.
+        max_bad: how many images may be missing or broken: a number, or a fraction below 1; any number by default.
+        follow_links: allow symbolic links that lead outside the root.
         short_side: shrink decoded images to this length of the shorter side, as the run's cache does.
         workers: threads that check images.
         progress: called with (images done, images in all) meanwhile.
     """
     texts = [os.fspath(one) for one in given]
     if len(texts) == 1 and texts[0] in glyphs.NAMES and not Path(texts[0]).exists():
-        return _embedded(texts[0])
+        return replace(_embedded(texts[0]), given=tuple(texts))
     images: list[_Image] = []
     folders: list[Path] = []
     for text in texts:
-        here, folder = _find(Path(text).expanduser())
+        here, folder = _find(Path(text).expanduser(), root, follow_links)
         images += here
         folders.append(folder)
     base = _root(root, folders)
@@ -96,28 +103,52 @@ def list_images(
     if outside:
         raise InvalidInput(f"images: expected paths below {base}, got {first_few(outside)}; give --root, or copy them")
     if not rows:
-        raise DataError(f"{first_few(texts)}: expected images ({', '.join(sorted(SUFFIXES))}), got none")
-    found = _checked(base, rows, short_side, workers, progress)
-    return replace(found, skipped=(*unnamed, *found.skipped))
+        heic = "; HEIC needs pip install metrix[heic]" if any(map(_has_heic, texts)) else ""
+        raise DataError(
+            f"{first_few(texts)}: expected images ({', '.join(sorted(readable_suffixes()))}), got none{heic}"
+        )
+    found = _checked(base, rows, follow_links, short_side, workers, progress)
+    found = replace(found, skipped=(*unnamed, *found.skipped), given=tuple(texts))
+    _require_few(found, max_bad)
+    return found
+
+
+def _require_few(found: ImageList, max_bad: int | float | None) -> None:
+    """Raise a DataError if more images are missing or broken than may be."""
+    total = len(found) + len(found.skipped)
+    if max_bad is None or len(found.skipped) <= (limit := bad_limit(max_bad, total)):
+        return
+    listed = first_few([f"{one.path} ({one.reason})" for one in found.skipped], limit=10)
+    raise DataError(
+        f"{len(found.skipped):,} of {total:,} images cannot be read: {listed}; max_bad={max_bad:g} allows {limit}: "
+        f"repair or remove them, or allow more (--max-bad {len(found.skipped)})"
+    )
+
+
+def _has_heic(text: str) -> bool:
+    path = Path(text).expanduser()
+    files = walk_files(path) if path.is_dir() else [path]
+    return any(file.suffix.lower() in HEIC_SUFFIXES - readable_suffixes() for file in files)
 
 
 def _checked(
     base: Path,
     rows: dict[str, _Image],
+    follow_links: bool,
     short_side: int | None,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> ImageList:
     """Leave out what is missing or cannot be decoded."""
     names = list(rows)
-    catalogue = _catalogue(base, [rows[name] for name in names], names)
+    catalogue = _catalogue(base, [rows[name] for name in names], names, follow_links)
     missing = set(survey(catalogue).missing)
     skipped = [Broken(-1, path, "there is no such file") for path in sorted(missing)]
     if missing:
         names = [name for name in names if split_id(name)[0] not in missing]
         if not names:
             raise DataError(f"{base}: expected images, got only missing files: {first_few(sorted(missing))}")
-        catalogue = _catalogue(base, [rows[name] for name in names], names)
+        catalogue = _catalogue(base, [rows[name] for name in names], names, follow_links)
     broken = decode_all(catalogue, survey(catalogue).stamp, workers=workers, progress=progress).broken
     dataset = Dataset(catalogue, broken, None, short_side)
     bad = {one.position for one in broken}
@@ -130,12 +161,12 @@ def _checked(
     return ImageList(dataset, part, ids, _columns(kept), (*skipped, *broken), base, None)
 
 
-def _catalogue(base: Path, images: Sequence[_Image], names: Sequence[str]) -> Catalogue:
+def _catalogue(base: Path, images: Sequence[_Image], names: Sequence[str], follow_links: bool) -> Catalogue:
     rows = [
         ImageRow(split_id(name)[0] if image.box else name, image.label or "", UNSPLIT, image.box)
         for name, image in zip(names, images, strict=True)
     ]
-    return Catalogue.from_rows("folder", base, rows)
+    return replace(Catalogue.from_rows("folder", base, rows), follow_links=follow_links)
 
 
 def _columns(images: Sequence[_Image]) -> dict[str, Any]:
@@ -176,35 +207,34 @@ def _root(root: Path | None, folders: Sequence[Path]) -> Path:
     return Path(os.path.commonpath(folders))
 
 
-def _find(path: Path) -> tuple[list[_Image], Path]:
+def _find(path: Path, root: Path | None, follow_links: bool) -> tuple[list[_Image], Path]:
     """The images at a path, and the folder that they are in."""
     if not path.exists():
         raise DataError(f"{path} does not exist; expected {EXPECTED}")
     path = path.resolve()
     if path.is_dir():
-        return list(_in_folder(path)), path
+        return list(_in_folder(path, follow_links)), path
     kind = path.suffix.lower()
-    if kind in SUFFIXES:
+    if kind in readable_suffixes():
         return [_Image(path)], path.parent
     if kind in LISTS:
-        return list(_in_list(path)), path.parent
+        return list(_in_list(path, root)), path.parent
     if kind in MANIFESTS:
-        return list(_in_manifest(path)), path.parent
+        return list(_in_manifest(path, root)), path.parent
+    if kind in HEIC_SUFFIXES:
+        raise InvalidInput(f"{path.name}: HEIC images cannot be read without pip install metrix[heic]")
     raise InvalidInput(f"{path.name}: expected {EXPECTED}, got a file of another kind")
 
 
-def _in_folder(folder: Path) -> Iterator[_Image]:
+def _in_folder(folder: Path, follow_links: bool) -> Iterator[_Image]:
     if any(layout.official and layout.recognises(folder) for layout in layouts.LAYOUTS.values()):
-        catalogue = layouts.read(folder)
+        catalogue = layouts.read(folder, follow_links=follow_links)
         for n in range(len(catalogue)):
             yield _Image(catalogue.file(n), catalogue.class_names[catalogue.labels[n]], catalogue.box(n))
         return
-    files = sorted(
-        (Path(place) / name).relative_to(folder)
-        for place, inside, names in os.walk(folder)
-        for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES and _visible(Path(place), folder)
-    )
+    suffixes = readable_suffixes()
+    found = (file.relative_to(folder) for file in walk_files(folder, follow_links))
+    files = sorted(file for file in found if file.suffix.lower() in suffixes and _visible(file))
     tops = {file.parts[0] for file in files if len(file.parts) > 1}
     labelled = all(len(file.parts) > 1 for file in files)  # images beside the folders: these are no classes
     depth = 1 if tops and {top.lower() for top in tops} <= PART_FOLDERS.keys() else 0
@@ -213,29 +243,27 @@ def _in_folder(folder: Path) -> Iterator[_Image]:
         yield _Image(folder / file, label)
 
 
-def _visible(place: Path, folder: Path) -> bool:
-    return not any(part.startswith(".") for part in place.relative_to(folder).parts)
+def _visible(file: Path) -> bool:
+    return not any(part.startswith(".") for part in file.parts)
 
 
-def _in_list(path: Path) -> Iterator[_Image]:
+def _in_list(path: Path, root: Path | None) -> Iterator[_Image]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a path on each line in UTF-8, got {error.reason}") from error
     for line in lines:
         if line.strip() and not line.startswith("#"):
-            yield _Image(_absolute(path.parent, line.strip()))
+            yield _Image(_absolute(path.parent, root, line.strip()))
 
 
-def _in_manifest(path: Path) -> Iterator[_Image]:
+def _in_manifest(path: Path, root: Path | None) -> Iterator[_Image]:
     import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet
 
     try:
-        read = pyarrow.parquet.read_table if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv
-        table = read(path)
-    except (pa.ArrowException, OSError) as error:
+        table = pyarrow.parquet.read_table(path) if path.suffix.lower() == ".parquet" else _read_text_table(path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: expected a table, got what cannot be read: {error}") from error
     if "path" not in table.column_names:
         raise DataError(f"{path}: expected a column 'path', got {first_few(table.column_names, 10)}")
@@ -248,11 +276,22 @@ def _in_manifest(path: Path) -> Iterator[_Image]:
             raise DataError(f"{path}, row {number}: expected a path, got none")
         label = row.get(LABEL)
         yield _Image(
-            _absolute(path.parent, str(row["path"])),
+            _absolute(path.parent, root, str(row["path"])),
             None if label is None or label == "" else str(label),
             _box(f"{path}, row {number}", row),
             {name: row[name] for name in other},
         )
+
+
+def _read_text_table(path: Path) -> Any:
+    """A CSV or TSV table; paths and labels stay text, so that the label 007 is not the number 7."""
+    import pyarrow as pa
+    import pyarrow.csv as reader
+
+    with path.open(encoding="utf-8-sig") as file:
+        delimiter = find_delimiter(file.readline(), ("path",))
+    text = reader.ConvertOptions(column_types={"path": pa.string(), LABEL: pa.string()})
+    return reader.read_csv(path, parse_options=reader.ParseOptions(delimiter=delimiter), convert_options=text)
 
 
 def _rows(table: Any) -> Iterable[dict[str, Any]]:
@@ -273,9 +312,16 @@ def _box(where: str, row: dict[str, Any]) -> Box | None:
     return left, upper, right, lower
 
 
-def _absolute(folder: Path, text: str) -> Path:
-    """A path relative to a folder, without following links: where those lead is checked against the root later."""
-    return Path(os.path.normpath(folder / Path(text).expanduser()))
+def _absolute(folder: Path, root: Path | None, text: str) -> Path:
+    """A path in a list, relative to the list's folder or, if nothing is there, to the root.
+
+    Links are not followed: where those lead is checked against the root later.
+    """
+    here = Path(os.path.normpath(folder / Path(text).expanduser()))
+    if root is None or os.path.lexists(here):
+        return here
+    below = Path(os.path.normpath(root.resolve() / text))
+    return below if os.path.lexists(below) else here
 
 
 def _embedded(name: str) -> ImageList:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.data import Broken
+from metrix.data.catalogue import leaves_root
 from metrix.errors import InvalidInput
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
@@ -48,6 +49,8 @@ def index_images(
     kind: str = "exact",
     store: str = "faiss",
     root: Path | None = None,
+    max_bad: int | float | None = None,
+    follow_links: bool = False,
     settings: Settings | None = None,
 ) -> Indexed:
     """Embed images and write an index of them; one that is there stays in place until the new one is complete.
@@ -61,10 +64,12 @@ def index_images(
         kind: exact, hnsw or ivf.
         store: `faiss`, or `milvus:PATH`, `milvus:http://HOST:PORT`.
         root: the folder that ids are relative to.
+        max_bad: how many images may be unreadable; any number by default.
+        follow_links: allow symbolic links that lead outside the root.
         settings: of the approximate kinds.
     """
     require_index_folder(output)
-    listed = _list(model, images, root)
+    listed = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links)
     with _embedded(model, listed, output) as lots:
         index = Index.create(
             output,
@@ -74,6 +79,7 @@ def index_images(
             model=fingerprint(model, listed.data),
             root=None if listed.root is None else str(listed.root),
             data=listed.data,
+            follow_links=follow_links,
             skipped=len(listed.skipped),
             threshold=read_threshold(model),
             settings=settings,
@@ -83,18 +89,23 @@ def index_images(
 
 
 def add_images(
-    model: TrainedModel, images: Sequence[str | os.PathLike[str]], output: Path, *, replace: bool = False
+    model: TrainedModel,
+    images: Sequence[str | os.PathLike[str]],
+    output: Path,
+    *,
+    replace: bool = False,
+    max_bad: int | float | None = None,
 ) -> Indexed:
     """Embed images and add them to an index; with `replace`, those that it has are embedded anew.
 
-    The images have to be below the index's root.
+    The images have to be below the index's root; links out of it are followed if the index was built that way.
     """
     index = Index.open(output)
     root = index.manifest.root
     index.require_model(fingerprint(model, index.manifest.data))
     if root is None:
         raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.manifest.data}")
-    listed = _list(model, images, Path(root))
+    listed = list_for_model(model, images, Path(root), max_bad=max_bad, follow_links=index.manifest.follow_links)
     with _embedded(model, listed, output) as lots:
         items = together(list(lots))
         change = index.update if replace else index.add
@@ -102,10 +113,20 @@ def add_images(
     return Indexed(index, len(listed), listed.skipped)
 
 
-def _list(model: TrainedModel, images: Sequence[str | os.PathLike[str]], root: Path | None) -> ImageList:
+def list_for_model(
+    model: TrainedModel,
+    images: Sequence[str | os.PathLike[str]],
+    root: Path | None = None,
+    *,
+    max_bad: int | float | None = None,
+    follow_links: bool = False,
+) -> ImageList:
+    """The images that a user named (see `list_images`), as the model reads those of its own data."""
     return list_images(
         images,
         root,
+        max_bad=max_bad,
+        follow_links=follow_links,
         short_side=short_side(model),
         workers=model.config.data.workers or None,
         progress=lambda done, of: model.report("checking images", done, of),
@@ -161,9 +182,16 @@ def open_model(index: Index, run: Path | None = None, report: Report = ignore_re
     return model
 
 
-def embed_queries(encoder: ImageEncoder, index: Index, images: Sequence[str | os.PathLike[str]]) -> Queries:
+def embed_queries(
+    encoder: ImageEncoder,
+    index: Index,
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    max_bad: int | float | None = None,
+    follow_links: bool = False,
+) -> Queries:
     """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id."""
-    listed = list_images(images)
+    listed = list_images(images, max_bad=max_bad, follow_links=follow_links)
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
     files = [listed.root / split_id(name)[0] for name in listed.ids]
@@ -229,7 +257,7 @@ def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
 
 
 def image_file(index: Index, one: str) -> Path:
-    """The file of an item; a path that leads outside the root is refused.
+    """The file of an item; a path that leads outside the root is refused, unless by a link that is to be followed.
 
     Raises:
         InvalidInput: the index is not of files, or the file is outside its root.
@@ -237,8 +265,10 @@ def image_file(index: Index, one: str) -> Path:
     root = index.manifest.root
     if root is None:
         raise InvalidInput(f"{one}: expected an index of image files, got one of {index.manifest.data or 'vectors'}")
-    path = (Path(root) / split_id(one)[0]).resolve()
-    if not path.is_relative_to(Path(root).resolve()):
+    name = split_id(one)[0]
+    path = (Path(root) / name).resolve()
+    below = not leaves_root(name) if index.manifest.follow_links else path.is_relative_to(Path(root).resolve())
+    if not below:
         raise InvalidInput(f"{one}: expected a path below {root}")
     return path
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import warnings
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,19 @@ from metrix.train.run_folder import RunFolder, open_run_folder
 
 PARTS = ("test", "train", "all")
 FOLDER = "embeddings"
+READING = ("max_bad", "root", "follow_links")  # settings that a command may change for the images that it reads
+# what holds for the run's own data and not for other data
+OTHER_DATA = {"layout": None, "root": None, "follow_links": False, "holdout": 0.0}
 _KEY = "metrix_key"
 
 
 def open_run(
-    path: Path, report: Report = ignore_report, *, initial: bool = False, share: tuple[int, int] = (0, 1)
+    path: Path,
+    report: Report = ignore_report,
+    *,
+    initial: bool = False,
+    share: tuple[int, int] = (0, 1),
+    reading: Mapping[str, Any] | None = None,
 ) -> TrainedModel:
     """Open a finished run: its model, and the data that it was trained and measured on.
 
@@ -53,12 +62,13 @@ def open_run(
         report: hears of the progress of long work, such as embedding
         initial: take the model before the first step, built again from the settings and the seed
         share: (rank, world size) of this process, if several processes embed the same data
+        reading: other values for settings of how images are read, `READING`
 
     Raises:
         InvalidInput: there is no run at this path, or it is not finished
     """
     run = open_run_folder(Path(path))
-    model = TrainedModel(run, report, initial, share)
+    model = TrainedModel(run, report, initial, share, reading)
     if not initial and not model.weights.is_file():
         raise InvalidInput(
             f"{path} has no trained model yet, because the run is not finished; resume it with "
@@ -82,8 +92,18 @@ class PartEmbeddings:
 class TrainedModel:
     """The model of a run and its data; `open_run` gives one."""
 
-    def __init__(self, run: RunFolder, report: Report, initial: bool, share: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        report: Report,
+        initial: bool,
+        share: tuple[int, int],
+        reading: Mapping[str, Any] | None = None,
+    ) -> None:
         self.run, self.report, self.initial, self.share = run, report, initial, share
+        self.reading = {key: value for key, value in (reading or {}).items() if value is not None}
+        if unknown := set(self.reading) - set(READING):
+            raise unknown_choice("setting of how images are read", min(unknown), READING)
         self.weights = run.path / RUN_MODEL / WEIGHTS_FILE
         self._datasets: dict[str | None, Dataset] = {}
 
@@ -126,8 +146,9 @@ class TrainedModel:
                     f"the data of {self.run.path} is no longer at {path_of(self.config.data.data)}; give its place "
                     "with --data (in Python, `data` or `spec`)"
                 )
-            values = {} if spec is None else {"data": spec, "layout": None, "holdout": 0.0}
-            self._datasets[spec] = open_data(self.config.with_values(values), self.report, in_memory=False)
+            values = {} if spec is None else {**OTHER_DATA, "data": spec}
+            config = self.config.with_values({**values, **self.reading})
+            self._datasets[spec] = open_data(config, self.report, in_memory=False)
         return self._datasets[spec]
 
     def select_part(self, dataset: Dataset, name: str) -> Part:

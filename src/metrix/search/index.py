@@ -80,6 +80,7 @@ class Index:
         model: Fingerprint | None = None,
         root: str | None = None,
         data: str | None = None,
+        follow_links: bool = False,
         skipped: int = 0,
         threshold: Threshold | None = None,
         settings: Settings | None = None,
@@ -94,6 +95,7 @@ class Index:
             store: `faiss`, or `milvus:PATH` (embedded) or `milvus:http://HOST:PORT`.
             model: which model made the vectors; queries of another one are then refused.
             root: the folder that the ids are paths below; `data`: the embedded dataset that they are of instead.
+            follow_links: images may be outside the root, through symbolic links.
             skipped: how many images could not be read, for the record.
             threshold: the similarity above which two images are the same thing.
             settings: of the approximate kinds.
@@ -128,6 +130,7 @@ class Index:
                 skipped=skipped,
                 root=root,
                 data=data,
+                follow_links=follow_links,
                 model=model,
                 threshold=threshold,
             )
@@ -250,6 +253,7 @@ class Index:
             model=m.model,
             root=m.root,
             data=m.data,
+            follow_links=m.follow_links,
             skipped=m.skipped,
             threshold=m.threshold,
         )

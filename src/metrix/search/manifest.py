@@ -73,6 +73,7 @@ class Manifest(_Strict):
     count: int = Field(ge=0)  # items
     skipped: int = Field(default=0, ge=0)  # images that could not be read
     root: str | None = None  # the folder that ids are paths below
+    follow_links: bool = False  # images may be outside the root, through symbolic links
     data: str | None = None  # the embedded dataset that the images are of, if they are not files
     model: Fingerprint | None = None
     threshold: Threshold | None = None

@@ -74,11 +74,17 @@ class Data(ConfigSection):
     """Where images come from and how they are split."""
 
     data: str = Field(
-        "glyphs", description="glyphs, glyphs-mini, a folder, a manifest (.csv, .parquet), or LAYOUT:PATH"
+        "glyphs", description="glyphs, glyphs-mini, a folder, a manifest (.csv, .tsv, .parquet), or LAYOUT:PATH"
     )
     unseen: float = Field(0.5, gt=0, lt=1, description="share of a folder's classes kept for testing")
     split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
-    layout: str | None = Field(None, description="layout of the data, if it is not recognised")
+    layout: str | None = Field(
+        None, description="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest"
+    )
+    root: str | None = Field(
+        None, description="folder that the paths of a manifest are relative to; its own by default"
+    )
+    follow_links: bool = Field(False, description="follow symbolic links that lead out of the folder of the data")
     max_bad: float = Field(0.01, ge=0, description="unreadable images to tolerate: a share below 1, or a count")
     holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
     train_classes: int | None = Field(None, ge=2, description="train on only this many of the training classes")

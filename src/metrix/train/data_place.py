@@ -1,4 +1,4 @@
-"""Where the data of a run is: the path within a data specification such as `cub:PATH`."""
+"""Where the data of a run is: the path within a data specification such as `cub:PATH`, and the root of a manifest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from metrix.data import glyphs
 from metrix.data.layouts import LAYOUTS
+from metrix.train.config import Config
 
 
 def path_of(spec: str) -> Path | None:
@@ -29,14 +30,16 @@ def replace_path(spec: str, path: str | os.PathLike[str]) -> str:
     return f"{_prefix(spec)}{os.fspath(path)}"
 
 
-def make_absolute(spec: str) -> str:
-    """The specification with an absolute path, valid in every working directory.
+def with_absolute_paths(config: Config) -> Config:
+    """The configuration with absolute paths of its data, valid in every working directory.
 
-    >>> make_absolute("glyphs")
+    >>> with_absolute_paths(Config()).data.data
     'glyphs'
     """
+    spec, root = config.data.data, config.data.root
     path = path_of(spec)
-    return spec if path is None else replace_path(spec, os.path.abspath(path))
+    values = {} if path is None else {"data": replace_path(spec, os.path.abspath(path))}
+    return config.with_values(values if root is None else {**values, "root": os.path.abspath(Path(root).expanduser())})
 
 
 def exists(spec: str) -> bool:

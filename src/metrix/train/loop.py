@@ -20,7 +20,7 @@ from metrix.train import checkpoint, distributed
 from metrix.train.allocation import keep_freed_memory
 from metrix.train.batches import ActivationBatches, fit_batch_size, open_data, select_training_part
 from metrix.train.config import Config, Training
-from metrix.train.data_place import make_absolute
+from metrix.train.data_place import with_absolute_paths
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
 from metrix.train.interruption import (
     LoadingFailed,
@@ -73,8 +73,7 @@ def train(
             if is_first():
                 watcher.finished(run, run.results)
             return run
-    config = config or Config()
-    config = config.with_values({"data": make_absolute(config.data.data)})
+    config = with_absolute_paths(config or Config())
     watcher = watcher if is_first() else Watcher()
     if distributed.runs_on_cpu(config.train):
         keep_freed_memory()

@@ -58,11 +58,18 @@ class RunFolder:
     def config(self) -> Config:
         """The configuration of the run; where its data has moved together with the run, the new place of the data."""
         config = configuration.read_config(self.path / "config.yaml")
-        relative = self._environment().get("data_relative_to_run")
-        if not relative or exists(config.data.data):
-            return config
-        beside = replace_path(config.data.data, os.path.normpath(self.path.absolute() / relative))
-        return config.with_values({"data": beside}) if exists(beside) else config
+        environment = self._environment()
+        values: dict[str, Any] = {}
+        if (relative := environment.get("data_relative_to_run")) and not exists(config.data.data):
+            beside = replace_path(config.data.data, self._resolve(relative))
+            values |= {"data": beside} if exists(beside) else {}
+        root = config.data.root
+        if root is not None and (relative := environment.get("root_relative_to_run")) and not Path(root).exists():
+            values |= {"root": self._resolve(relative)} if Path(self._resolve(relative)).exists() else {}
+        return config.with_values(values) if values else config
+
+    def _resolve(self, relative: str) -> str:
+        return os.path.normpath(self.path.absolute() / relative)
 
     @property
     def asked_config(self) -> Config:
@@ -108,6 +115,8 @@ class RunFolder:
         about = {**describe_environment(), "data_fingerprint": fingerprint, "asked": differing}
         if (path := path_of(config.data.data)) is not None:
             about["data_relative_to_run"] = Path(os.path.relpath(path, self.path.absolute())).as_posix()
+        if config.data.root is not None:
+            about["root_relative_to_run"] = Path(os.path.relpath(config.data.root, self.path.absolute())).as_posix()
         self.write_json("environment.json", about)
 
     def check_resumable(self, config: Config, fingerprint: str, asked: Config | None = None) -> None:

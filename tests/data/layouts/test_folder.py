@@ -118,3 +118,18 @@ def test_links_may_stay_inside_but_not_lead_outside(photos: Path, tmp_path: Path
 def test_the_root_itself_may_be_a_link(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(photos, target_is_directory=True)
     assert len(data.open(tmp_path / "link").catalogue) == 18
+
+
+def test_links_are_followed_if_the_user_says_so(photos: Path, tmp_path: Path, paint: Paint) -> None:
+    outside = paint(tmp_path / "elsewhere" / "x.png")
+    (photos / "class0" / "leak.png").symlink_to(outside)
+    (photos / "class1" / "more").symlink_to(outside.parent, target_is_directory=True)
+    (photos / "class1" / "round").symlink_to(photos / "class1", target_is_directory=True)  # it would never end
+    (outside.parent / "back").symlink_to(photos / "class1", target_is_directory=True)
+    dataset = data.open(photos, follow_links=True)
+    assert {"class0/leak.png", "class1/more/x.png"} <= set(dataset.catalogue.paths)
+    assert len(dataset.catalogue) == 20
+    report = data.check(photos, follow_links=True)
+    assert report.ok
+    with pytest.raises(DataError, match="--follow-links"):
+        data.open(photos)

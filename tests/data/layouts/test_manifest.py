@@ -145,10 +145,10 @@ def test_columns_of_ones_own_are_left_alone(tmp_path: Path) -> None:
     [
         ("list.csv", b"", "is empty; expected the columns label, path"),
         ("list.csv", b"label,path\ncat\n", "row 1: expected 2 values, got 1"),
-        ("list.csv", b"label,path\n\xff\xfe,b\n", "not a CSV table in UTF-8"),
+        ("list.csv", b"label,path\n\xff\xfe,b\n", "not a table of text in UTF-8"),
         ("list.csv", b"label,path\n", "lists no images"),
         ("list.parquet", b"hello", "cannot be read as a Parquet table"),
-        ("list.xlsx", b"hello", r"is not a manifest; expected a folder, or a \.csv or \.parquet file"),
+        ("list.xlsx", b"hello", r"is not a manifest; expected a folder, or a \.csv, \.tsv, \.parquet file"),
     ],
 )
 def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -160,3 +160,32 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, mes
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_bytes(b"\xef\xbb\xbflabel,path\ncat,a.png\ndog,b.png\n")
     assert len(data.open(tmp_path / "list.csv").catalogue) == 2
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("list.csv", ";"), ("list.tsv", "\t"), ("list.csv", "\t")])
+def test_other_delimiters(tmp_path: Path, name: str, delimiter: str) -> None:
+    with (tmp_path / name).open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow([*FULL, "a note, with a comma"])
+        writer.writerows([*row, "x, y"] for row in zip(*FULL.values(), strict=True))
+    dataset = data.open(tmp_path / name)
+    assert dataset.train.paths == ("a.png", "b.png")
+    assert dataset.query.paths == ("c.png", "e.png")
+
+
+def test_an_error_names_the_columns_of_a_table_with_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("Label;file\n1;a.png\n")
+    with pytest.raises(DataError, match="got Label, file; rename 'Label'"):
+        data.open(tmp_path / "list.csv")
+
+
+def test_absolute_paths_may_reach_the_root_through_a_link(tmp_path: Path) -> None:
+    link = tmp_path.parent / f"{tmp_path.name}-link"
+    link.symlink_to(tmp_path, target_is_directory=True)
+    paths = [str(link / name) for name in FULL["path"]]
+    assert data.open(write(tmp_path / "list.csv", without(path=paths))).train.paths == ("a.png", "b.png")
+
+
+def test_the_root_must_be_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="root: expected a folder, got"):
+        data.open(write(tmp_path / "list.csv", FULL), root=tmp_path / "none")

@@ -6,7 +6,7 @@ A new layout is a module with `NAME`, `recognises(root)` and `read(root)`, and a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metrix.core.choices import Choice, by_name
@@ -59,33 +59,38 @@ LAYOUTS: dict[str, Layout] = by_name(
         inshop.read,
     ),
     Layout(folder.NAME, "a folder for each class", "", folder.recognises, folder.read, official=False),
-    Layout(manifest.NAME, "a CSV or Parquet table", "", manifest.recognises, manifest.read, official=False),
+    Layout(manifest.NAME, "a CSV, TSV or Parquet table", "", manifest.recognises, manifest.read, official=False),
 )
 
 
-def read(path: Path, layout: str | None = None, root: Path | None = None) -> Catalogue:
+def read(path: Path, layout: str | None = None, root: Path | None = None, *, follow_links: bool = False) -> Catalogue:
     """The catalogue of the dataset at a path.
 
     Args:
         path: a folder, or a manifest.
         layout: a name of `LAYOUTS`; recognised if None.
         root: the folder that the paths of a manifest are relative to; by default the manifest's own.
+        follow_links: allow symbolic links that lead outside the root, and look into folders behind links.
     """
+    return replace(_read(path, layout, root, follow_links), follow_links=follow_links)
+
+
+def _read(path: Path, layout: str | None, root: Path | None, follow_links: bool) -> Catalogue:
     if layout is not None and layout not in LAYOUTS:
         raise unknown_choice("layout", layout, LAYOUTS)
     if not path.exists():
         raise DataError(f"no such file or folder: {path}")
     if layout == manifest.NAME or (layout is None and path.is_file()):
         if not manifest.recognises(path):
-            raise DataError(f"{path} is not a manifest; expected a folder, or a {' or '.join(manifest.SUFFIXES)} file")
+            raise DataError(f"{path} is not a manifest; expected a folder, or a {', '.join(manifest.SUFFIXES)} file")
         return manifest.read(path, root)
     if root is not None:
-        raise DataError(f"root={root} with the folder {path}: root is for manifests only; remove it")
+        raise DataError(f"root={root} with the folder {path}: root (--root) is for manifests only; remove it")
     if not path.is_dir():
         raise DataError(f"layout {layout!r}: expected a folder, got the file {path}")
     path = path.resolve()
     if layout == folder.NAME:
-        return folder.read(path)
+        return folder.read(path, follow_links)
     found = _read_official(path, layout)
     if found is not None:
         return found
@@ -94,7 +99,7 @@ def read(path: Path, layout: str | None = None, root: Path | None = None) -> Cat
             f"{path} does not have the files of the layout {layout!r} ({LAYOUTS[layout].line}); "
             "check the path, or remove the layout to have it recognised"
         )
-    return folder.read(path)
+    return folder.read(path, follow_links)
 
 
 def _read_official(path: Path, layout: str | None) -> Catalogue | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from metrix.data.catalogue import UNSPLIT, Catalogue, ImageRow
-from metrix.data.images import HEIC_SUFFIXES, SUFFIXES, reads_heic
+from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
 from metrix.errors import DataError
 from metrix.messages import count, first_few
 
@@ -26,19 +27,22 @@ def recognises(root: Path) -> bool:
     return bool(_folders(root))
 
 
-def read(root: Path) -> Catalogue:
-    """The catalogue; its images are not split into parts unless there is a folder for each part."""
+def read(root: Path, follow_links: bool = False) -> Catalogue:
+    """The catalogue; its images are not split into parts unless there is a folder for each part.
+
+    `follow_links` also looks into folders behind symbolic links, each of them once on a way down.
+    """
     folders = _folders(root)
     if not folders:
         raise DataError(f"{root} has no folders; expected one for each class: {root.name}/<class>/<image>")
     rows: list[ImageRow] = []
     classes: list[str] = []
     ignored: list[str] = []
-    suffixes = SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES
+    suffixes = readable_suffixes()
     for part, folder in _parts(root, folders):
         for class_folder in _folders(folder):
             classes.append(class_folder.name)
-            for path in _files(class_folder):
+            for path in _files(class_folder, follow_links):
                 relative = path.relative_to(root).as_posix()
                 if path.suffix.lower() in suffixes and (path.is_file() or not path.exists()):
                     rows.append(ImageRow(relative, class_folder.name, part))
@@ -73,9 +77,23 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and _visible(p))
 
 
-def _files(folder: Path) -> list[Path]:
-    found = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
-    return sorted(path for path in found if _visible(path))
+def _files(folder: Path, follow_links: bool) -> list[Path]:
+    return sorted(path for path in walk_files(folder, follow_links) if _visible(path))
+
+
+def walk_files(folder: Path, follow_links: bool = False) -> Iterator[Path]:
+    """All files below a folder; with `follow_links` also those in folders behind symbolic links.
+
+    A link to a folder that the way down to it came through is left out: it would never end.
+    """
+    above = {str(folder): {os.path.realpath(folder)}}  # the real folders on the way down to each folder
+    for place, folders, names in os.walk(folder, followlinks=follow_links):
+        if follow_links:
+            on_the_way = above.pop(place)
+            real = {name: os.path.realpath(os.path.join(place, name)) for name in folders}
+            folders[:] = [name for name in folders if real[name] not in on_the_way]
+            above |= {os.path.join(place, name): {*on_the_way, real[name]} for name in folders}
+        yield from (Path(place) / name for name in names)
 
 
 def _visible(path: Path) -> bool:

@@ -1,10 +1,11 @@
-"""A CSV or Parquet table of images, with OpenMetricLearning's columns.
+"""A CSV, TSV or Parquet table of images, with OpenMetricLearning's columns.
 
 `label` and `path` are required. `split` (train, validation or test), `is_query` and `is_gallery` assign the parts;
 without `split`, classes are split at random as those of a folder are. `validation` rows are for model selection; in a
 table without `test` rows, as OpenMetricLearning writes them, they are what is measured in the end instead.
 `x_1, x_2, y_1, y_2` is a crop box and `category` a group of classes. Other columns are ignored, but a name that looks
-misspelt is an error.
+misspelt is an error. Values of a .csv file may be separated by commas, semicolons (as spreadsheets in many countries
+write them) or tabs: its first line decides.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrix.data.catalogue import UNSPLIT, Box, Catalogue, ImageRow
+from metrix.data.catalogue import UNSPLIT, Box, Catalogue, ImageRow, leaves_root
 from metrix.errors import DataError, unknown_choice
 
 NAME = "manifest"
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".parquet")
+DELIMITERS = (",", ";", "\t")
 NEEDED = ("label", "path")
 BOX = ("x_1", "y_1", "x_2", "y_2")  # left, upper, right, lower
 OPTIONAL = ("split", "is_query", "is_gallery", "category", *BOX)
@@ -55,9 +57,11 @@ def read(path: Path, root: Path | None = None) -> Catalogue:
 def _read_csv(path: Path) -> dict[str, list[Any]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file, strict=True) if line]
+            delimiter = find_delimiter(file.readline(), NEEDED)
+            file.seek(0)
+            lines = [line for line in csv.reader(file, strict=True, delimiter=delimiter) if line]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV table in UTF-8: {error}") from error
+        raise DataError(f"{path} is not a table of text in UTF-8 (CSV or TSV): {error}") from error
     if not lines:
         raise DataError(f"{path} is empty; expected the columns {', '.join(NEEDED)}")
     header = [name.strip() for name in lines[0]]
@@ -66,6 +70,19 @@ def _read_csv(path: Path) -> dict[str, list[Any]]:
         if len(line) != len(header):
             raise DataError(f"{path}, row {number}: expected {len(header)} values, got {len(line)}")
     return {name: [line[k] for line in lines[1:]] for k, name in enumerate(header)}
+
+
+def find_delimiter(header: str, needed: Sequence[str]) -> str:
+    r"""What separates the values of a table: the delimiter by which its first line has the columns that are needed.
+
+    >>> find_delimiter("label;path;note, long\n", ("label", "path")), find_delimiter("a\tb", ("a",))
+    (';', '\t')
+    """
+    for delimiter in DELIMITERS:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        if len(names) > 1 and set(needed) <= {name.strip() for name in names}:
+            return delimiter
+    return max(DELIMITERS, key=header.count)  # a column is missing; errors should name those that are there
 
 
 def _read_parquet(path: Path) -> dict[str, list[Any]]:
@@ -126,7 +143,7 @@ def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[s
     if not label or not path:
         raise DataError(f"{where}: expected a label and a path, got {label!r} and {path!r}")
     if os.path.isabs(path):
-        path = os.path.relpath(path, root)  # outside the root it starts with '..', which is an error later
+        path = _relative(path, root)  # outside the root it starts with '..', which is an error later
     return ImageRow(
         Path(path).as_posix(),
         label,
@@ -134,6 +151,15 @@ def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[s
         _parse_box(where, values),
         _text(values.get("category")),
     )
+
+
+def _relative(path: str, root: Path) -> str:
+    """An absolute path relative to the root, also if it reaches the root through a symbolic link."""
+    found = os.path.relpath(path, root)
+    if not leaves_root(found):
+        return found
+    folder, name = os.path.split(path)
+    return os.path.relpath(os.path.join(os.path.realpath(folder), name), root)
 
 
 def _parse_part(where: str, values: dict[str, Any], splits: Mapping[str, str]) -> str:

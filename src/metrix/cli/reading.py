@@ -1,0 +1,57 @@
+"""Flags of how images are read, the same for every verb that reads images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+PANEL = "Reading images"
+
+MaxBad = Annotated[
+    float | None,
+    typer.Option(
+        "--max-bad",
+        min=0,
+        help="unreadable images to tolerate: a share below 1, or a count; as in training by default",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        "--root",
+        help="folder that the paths of a manifest are relative to; its own by default",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+FollowLinks = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="follow symbolic links that lead out of the folder of the images",
+        rich_help_panel=PANEL,
+    ),
+]
+
+
+def choose_reading(max_bad: float | None, root: Path | None, follow_links: bool) -> dict[str, Any]:
+    """The settings that were given, for `open_run(reading=…)`.
+
+    >>> choose_reading(3.0, None, False)
+    {'max_bad': 3.0}
+    """
+    given = {"max_bad": max_bad, "root": None if root is None else str(root), "follow_links": follow_links or None}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def parse_max_bad(max_bad: float | None) -> int | float | None:
+    """The share or the count that was given.
+
+    >>> parse_max_bad(0.05), parse_max_bad(3.0)
+    (0.05, 3)
+    """
+    return max_bad if max_bad is None or max_bad < 1 else int(max_bad)
