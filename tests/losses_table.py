@@ -19,7 +19,7 @@ from metrix import losses
 from metrix.core.pairs import PAIR_KINDS
 from tests.parity import literal
 
-Roles = Literal["pairs", "proxy anchors", "proxy candidates"]
+Roles = Literal["pairs", "pairs and proxies", "proxy anchors", "proxy candidates"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class LossCase:
         make: The loss, for a number of classes and a dimension.
         five: The literal τ, σ⁺, σ⁻, ρ⁺, ρ⁻ of a made loss; None for a reduction that eq. generic does not have,
             whose twin is written out in a test of its own.
-        roles: Who plays anchor, and who positive and negative: examples both, or proxies one of the two.
+        roles: Who plays anchor, and who positive and negative: examples both, proxies one of the two, or all both.
+        centers: Proxies of a class.
         include_positive: Whether positives are in the negative sum too.
         log_of_sums: Whether an anchor without a positive, or without a negative, is undefined.
         true_gradient: Whether the gradient is that of the value; some losses treat parts of it as constants.
@@ -40,6 +41,7 @@ class LossCase:
     make: Callable[[int, int], nn.Module]
     five: Callable[[Any], tuple[Callable[[Tensor], Tensor], ...]] | None
     roles: Roles = "pairs"
+    centers: int = 1
     include_positive: bool = False
     log_of_sums: bool = False
     true_gradient: bool = True
@@ -69,6 +71,12 @@ class LossCase:
         assert self.five is not None
         if self.roles == "pairs":
             return literal.clean_pairs(self.five(loss), f, labels, self.include_positive, anchors)
+        if self.roles == "pairs and proxies":
+            proxies = F.normalize(loss.proxies, dim=1)
+            number, n = len(proxies), len(f)
+            everybody = list(range(n if anchors is None else anchors)) + list(range(n, n + number))
+            labels = torch.cat([labels, torch.arange(number) // self.centers])
+            return literal.clean_pairs(self.five(loss), torch.cat([f, proxies]), labels, anchors=everybody)
         return self.literal_of_proxies(loss, f, labels, F.normalize(loss.proxies, dim=1))
 
     def literal_of_proxies(self, loss: Any, f: Tensor, labels: Tensor, proxies: Tensor) -> Tensor | None:
@@ -76,7 +84,7 @@ class LossCase:
         assert self.five is not None
         if self.roles == "proxy anchors":
             return literal.clean_proxy_anchor(self.five(loss), f, labels, proxies)
-        return literal.clean_proxy_candidates(self.five(loss), f, labels, proxies, self.include_positive)
+        return literal.clean_proxy_candidates(self.five(loss), f, labels, proxies, self.include_positive, self.centers)
 
     def literal_mixed(
         self,
@@ -101,11 +109,13 @@ class LossCase:
             five_at = self.five_at
             assert five_at is not None
             five = lambda y: five_at(threshold(y))  # noqa: E731
-        if self.roles == "pairs":
+        if self.roles in ("pairs", "pairs and proxies"):
             return literal.mixed_pairs(five, f, labels, f_lam, lam, kind, k, self.include_positive, anchors)
         proxies = F.normalize(loss.proxies, dim=1)
         if self.roles == "proxy candidates":
-            return literal.mixed_proxy_candidates(five, f, labels, proxies, f_lam, lam, self.include_positive, k)
+            return literal.mixed_proxy_candidates(
+                five, f, labels, proxies, f_lam, lam, self.include_positive, k, self.centers
+            )
 
         def mix_with_proxy(c: int, n: int, share: float) -> Tensor:
             v = share * proxies[c] + (1 - share) * f[n]
@@ -172,6 +182,20 @@ TABLE: dict[str, LossCase] = {
     "supcon": LossCase(
         lambda c, d: losses.SupCon(0.2), lambda loss: literal.supcon(0.2), include_positive=True, log_of_sums=True
     ),
+    "nt-xent": LossCase(lambda c, d: losses.NTXent(0.2), lambda loss: literal.nt_xent(0.2), log_of_sums=True),
+    "nt-xent, pairs": LossCase(lambda c, d: losses.NTXent(0.2, reduction="pairs"), None, log_of_sums=True),
+    "tuplet-margin": LossCase(
+        lambda c, d: losses.TupletMargin(0.1, 16.0), lambda loss: literal.tuplet_margin(0.1, 16.0), log_of_sums=True
+    ),
+    "potential-field": LossCase(
+        lambda c, d: losses.PotentialField(c, d, 0.8, 3.0),
+        lambda loss: literal.potential_field(0.8, 3.0),
+        roles="pairs and proxies",
+        centers=2,
+    ),
+    "potential-field, no proxies": LossCase(
+        lambda c, d: losses.PotentialField(c, d, centers=0), lambda loss: literal.potential_field(0.2, 4.0)
+    ),
     "generic": LossCase(_learnable, _literal_learnable),
     "proxy-anchor": LossCase(
         losses.ProxyAnchor,
@@ -207,6 +231,13 @@ TABLE: dict[str, LossCase] = {
     "arcface": LossCase(
         losses.ArcFace, lambda loss: literal.arcface(0.5, 64.0), roles="proxy candidates", log_of_sums=True
     ),
+    "subcenter-arcface": LossCase(
+        losses.SubCenterArcFace,
+        lambda loss: literal.arcface(0.5, 64.0),
+        roles="proxy candidates",
+        centers=3,
+        log_of_sums=True,
+    ),
     "proxy-nca++, table 1": LossCase(
         lambda c, d: losses.ProxyNCAPlusPlus(c, d, include_positive=False),
         lambda loss: literal.nca(1 / 9),
@@ -217,7 +248,10 @@ TABLE: dict[str, LossCase] = {
 
 LITERAL = [name for name, case in TABLE.items() if case.five is not None]
 PAIR_LOSSES = [name for name, case in TABLE.items() if case.roles == "pairs"]
-PROXY_LOSSES = [name for name, case in TABLE.items() if case.roles != "pairs"]
+# those with one proxy for each class
+PROXY_LOSSES = [
+    name for name, case in TABLE.items() if case.roles in ("proxy anchors", "proxy candidates") and case.centers == 1
+]
 WITH_KINDS = [(name, kind) for name, case in TABLE.items() for kind in case.kinds]
 LITERAL_WITH_KINDS = [(name, kind) for name, kind in WITH_KINDS if TABLE[name].five is not None]
 DEFINED_WITH_KINDS = [(name, kind) for name, case in TABLE.items() for kind in case.defined_kinds]

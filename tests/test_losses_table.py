@@ -28,6 +28,7 @@ def test_every_public_loss_is_tested():
 def test_roles_are_those_of_the_loss(name):
     case, loss = TABLE[name], TABLE[name].make(3, 4)
     roles = {("examples", "examples"): "pairs", ("proxies", "examples"): "proxy anchors"}
-    assert roles.get((loss.anchor_role, loss.candidate_role), "proxy candidates") == case.roles
+    assert roles.get((loss.anchor_role, loss.candidate_role), "proxy candidates") == case.roles.split(" and ")[0]
+    assert loss.centers == (case.centers if case.roles == "proxy candidates" else 1)
     assert loss.row.include_positive == case.include_positive
     assert (loss.row.needs_positive or loss.row.needs_negative) == case.log_of_sums

@@ -3,14 +3,16 @@
 `functions` has what rows of your own are written with.
 """
 
-from metrix.core import baselines, functions, more_losses, table1
+from metrix.core import baselines, functions, pair_losses, softmax_losses, table1
 from metrix.core.baselines import *  # noqa: F403
 from metrix.core.loss import GenericLoss
-from metrix.core.more_losses import *  # noqa: F403
+from metrix.core.pair_losses import *  # noqa: F403
 from metrix.core.pml import from_pml
+from metrix.core.softmax_losses import *  # noqa: F403
 from metrix.core.table1 import *  # noqa: F403
 
 __all__ = ["GenericLoss", "from_pml", "functions"]
 __all__ += table1.__all__
-__all__ += more_losses.__all__
+__all__ += pair_losses.__all__
+__all__ += softmax_losses.__all__
 __all__ += baselines.__all__

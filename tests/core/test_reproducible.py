@@ -15,7 +15,7 @@ from metrix.core.pairs import PAIR_KINDS
 from metrix.core.rivals.imix import IMix
 from metrix.core.rivals.mochi import MoCHi
 from metrix.core.rivals.proxy_synthesis import ProxySynthesis
-from tests.losses_table import BASELINES, TABLE
+from tests.losses_table import BASELINES, PROXY_LOSSES, TABLE
 
 CLASSES, DIM = 4, 8
 LABELS = torch.arange(CLASSES).repeat(3)
@@ -83,9 +83,9 @@ def rivals():
     for mixup in ("input", "feature", "embed"):
         yield f"i-Mix, {mixup}", lambda mixup=mixup: IMix(losses.Contrastive(), mixup=mixup)
     yield "MoCHi", lambda: MoCHi(losses.Contrastive(), hard_negatives=3)
-    for name, case in TABLE.items():
-        if case.roles != "pairs":
-            yield f"Proxy Synthesis, {name}", lambda case=case: ProxySynthesis(case.build(CLASSES, DIM).float())
+    for name in PROXY_LOSSES:
+        case = TABLE[name]
+        yield f"Proxy Synthesis, {name}", lambda case=case: ProxySynthesis(case.build(CLASSES, DIM).float())
 
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in rivals()])

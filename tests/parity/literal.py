@@ -53,6 +53,48 @@ class MeanOfPositives(tuple):
     """Five functions whose σ⁺ is of the mean over positives, weighted by labels, and not of their sum."""
 
 
+class EachPositive(tuple):
+    """Five functions of which τ(ρ⁺ + σ⁻(Σ ρ⁻)) is taken for each positive; the mean of these, weighted by labels."""
+
+
+def nt_xent(T):
+    """Sohn, eq. 6, with a temperature: -log(e^{s_p/T} / (e^{s_p/T} + Σ_n e^{s_n/T})) for each positive."""
+    return EachPositive(
+        ((lambda x: torch.log(1 + torch.exp(x))), None, torch.log, (lambda x: -x / T), (lambda x: torch.exp(x / T)))
+    )
+
+
+def tuplet_margin(m, s):
+    """Yu and Tao, eq. 4: log(1 + Σ_n e^{s(cos θ_n - cos(θ_p - m))}) for each positive."""
+
+    def minus_slackened(x):
+        # equal vectors: cos(θ - m) has no derivative in x = cos θ, the part of x alone is taken
+        near = 1 - x.detach() ** 2 <= 4 * torch.finfo(x.dtype).eps
+        return -s * (x * math.cos(m) if near else torch.cos(torch.acos(x) - m))
+
+    return EachPositive(
+        ((lambda x: torch.log(1 + torch.exp(x))), None, torch.log, minus_slackened, (lambda x: torch.exp(s * x)))
+    )
+
+
+def potential_field(radius, decay):
+    """Bhatnagar and Ahuja, eq. 1 and 2, times radius^decay: -1/max(d, δ)^α and 1/min(d, δ)^α."""
+
+    def attraction(x):
+        d = torch.sqrt(2 - 2 * x) if x < 1 - radius**2 / 2 else torch.as_tensor(radius, dtype=x.dtype)
+        return -((radius / d) ** decay)
+
+    def repulsion(x):
+        nearest = 1 - (radius / 2) ** 2 / 2  # more similar ones are on the tangent there, which is ours
+        if x > nearest:
+            slope = decay * radius**decay / (radius / 2) ** (decay + 2)
+            return 2**decay + slope * (x - nearest)
+        d = torch.sqrt(2 - 2 * x) if x > 1 - radius**2 / 2 else torch.as_tensor(radius, dtype=x.dtype)
+        return (radius / d) ** decay
+
+    return (lambda x: x), (lambda x: x), (lambda x: x), attraction, repulsion
+
+
 def supcon(T):
     """Khosla et al., eq. 2: -1/|P| Σ_p log(e^{s_p/T} / Σ_a e^{s_a/T})."""
     return MeanOfPositives(((lambda x: x), (lambda x: x), torch.log, (lambda x: -x / T), (lambda x: torch.exp(x / T))))
@@ -107,6 +149,8 @@ def loss_labels(five, labelled, include_positive=False):
 
     `five` may also be a function from the label y to the five functions, where a threshold depends on it.
     """
+    if isinstance(five, EachPositive):
+        return mean_of_each_positive(five, labelled)
     five_for = five if callable(five) else lambda y: five
     tau, sigma_pos, sigma_neg, *_ = five_for(1.0)
     if not labelled:
@@ -130,6 +174,17 @@ def loss_labels(five, labelled, include_positive=False):
     return tau(sigma_pos(pos) + sigma_neg(neg))
 
 
+def mean_of_each_positive(five, labelled):
+    """1/ΣY Σ_p Y_p τ(ρ⁺(s_p) + σ⁻(Σ (1-Y) ρ⁻)); None without positives or without negatives."""
+    tau, _, sigma_neg, rho_pos, rho_neg = five
+    positive = [(s, y) for s, y in labelled if y > 0]
+    negative = [(1 - y) * rho_neg(s) for s, y in labelled if y < 1]
+    if not positive or not negative:
+        return None
+    total = sum(y for _, y in positive)
+    return sum(y * tau(rho_pos(s) + sigma_neg(sum(negative))) for s, y in positive) / total
+
+
 def average(losses):
     """The mean over anchors for which the loss is defined, or None."""
     defined = [x for x in losses if x is not None]
@@ -145,10 +200,10 @@ def negatives(labels, a):
 
 
 def clean_pairs(five, f, labels, include_positive=False, anchors=None):
-    """eq. generic with examples in all roles; the first `anchors` of them are anchors, or all."""
+    """eq. generic with examples in all roles; the first `anchors` of them are anchors, or those listed, or all."""
     labels = labels.tolist()
     losses = []
-    for a in range(len(f) if anchors is None else anchors):
+    for a in anchors if isinstance(anchors, list) else range(len(f) if anchors is None else anchors):
         U = [(f[a] @ f[p], 1.0) for p in positives(labels, a)] + [(f[a] @ f[n], 0.0) for n in negatives(labels, a)]
         losses.append(loss_labels(five, U, include_positive))
     return average(losses)
@@ -162,10 +217,16 @@ def clean_proxy_anchor(five, f, labels, proxies):
     return average(losses)
 
 
-def clean_proxy_candidates(five, f, labels, proxies, include_positive):
+def to_class(v, proxies, c, centers):
+    """The similarity to a class: to the nearest of its proxies, which are one after the other."""
+    return torch.stack([v @ p for p in proxies[c * centers : (c + 1) * centers]]).max()
+
+
+def clean_proxy_candidates(five, f, labels, proxies, include_positive, centers=1):
     losses = []
     for a in range(len(f)):
-        U = [(f[a] @ proxies[c], 1.0 if labels[a] == c else 0.0) for c in range(len(proxies))]
+        classes = range(len(proxies) // centers)
+        U = [(to_class(f[a], proxies, c, centers), 1.0 if labels[a] == c else 0.0) for c in classes]
         losses.append(loss_labels(five, U, include_positive))
     return average(losses)
 
@@ -218,7 +279,7 @@ def mixed_proxy_anchor(five, f, labels, proxies, f_lam, mix_with_proxy, lam, kin
     return average(losses)
 
 
-def mixed_proxy_candidates(five, f, labels, proxies, f_lam, lam, include_positive, k=None):
+def mixed_proxy_candidates(five, f, labels, proxies, f_lam, lam, include_positive, k=None, centers=1):
     """Proxies as positives and negatives: the mixed example is the anchor."""
     labels = labels.tolist()
     losses = []
@@ -227,8 +288,8 @@ def mixed_proxy_candidates(five, f, labels, proxies, f_lam, lam, include_positiv
             share = float(lam[i, j])
             v = f_lam(i, j, share)
             U = []
-            for c in range(len(proxies)):
+            for c in range(len(proxies) // centers):
                 y = share * (c == labels[i]) + (1 - share) * (c == labels[j])
-                U.append((v @ proxies[c], y))
+                U.append((to_class(v, proxies, c, centers), y))
             losses.append(loss_labels(five, U, include_positive))
     return average(losses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.parity.literal import average, hardest, loss_labels
+from tests.parity.literal import average, hardest, loss_labels, to_class
 
 
 def jaccard(a: set, b: set) -> float:
@@ -49,7 +49,9 @@ def mixed(five, S, Y, valid, similarity, lam, kind, above, k=None, include_posit
     return average(losses)
 
 
-def mixed_anchors(five, f, proxies, Y_proxies, Y_examples, f_lam, lam, above, include_positive=False, k=None):
+def mixed_anchors(
+    five, f, proxies, Y_proxies, Y_examples, f_lam, lam, above, include_positive=False, k=None, centers=1
+):
     """The mixed example is the anchor; j is a negative of i by the labels of examples, Y_proxies (n, proxies)."""
     losses = []
     for i in range(len(f)):
@@ -58,8 +60,11 @@ def mixed_anchors(five, f, proxies, Y_proxies, Y_examples, f_lam, lam, above, in
             share = float(lam[i, j])
             v = f_lam(i, j, share)
             U = [
-                (v @ proxies[c], share * float(Y_proxies[i][c]) + (1 - share) * float(Y_proxies[j][c]))
-                for c in range(len(proxies))
+                (
+                    to_class(v, proxies, c, centers),
+                    share * float(Y_proxies[i][c]) + (1 - share) * float(Y_proxies[j][c]),
+                )
+                for c in range(len(proxies) // centers)
             ]
             losses.append(loss_labels(five, U, include_positive))
     return average(losses)

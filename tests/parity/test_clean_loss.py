@@ -70,6 +70,10 @@ PEERS = {
     "supcon, squared": lambda: peer.SupConLoss(0.3, distance=distances.LpDistance(power=2)),
     "cosface": lambda: peer.CosFaceLoss(CLASSES, DIM, margin=0.2, scale=16),
     "arcface": lambda: peer.ArcFaceLoss(CLASSES, DIM),
+    "sub-centre arcface": lambda: peer.SubCenterArcFaceLoss(num_classes=CLASSES, embedding_size=DIM, sub_centers=2),
+    "nt-xent": lambda: peer.NTXentLoss(),
+    "nt-xent, squared": lambda: peer.NTXentLoss(0.3, distance=distances.LpDistance(power=2)),
+    "tuplet margin": lambda: peer.TupletMarginLoss(margin=8.0, scale=20),
 }
 
 
@@ -90,12 +94,41 @@ def test_from_pml_has_the_value_of_the_original(name, batch):
 def test_supcon_of_pairs_is_nt_xent():
     labels, x = torch.arange(3).repeat(2), batches.points("balanced", DIM)[:6].requires_grad_()
     compare(losses.SupCon(0.07)(x, labels), peer.NTXentLoss(0.07)(x, labels), [x])
+    compare(losses.NTXent(0.07)(x, labels), peer.NTXentLoss(0.07)(x, labels), [x])
 
 
-@pytest.mark.parametrize("name", ["NTXentLoss", "NPairsLoss", "TupletMarginLoss"])
-def test_losses_with_a_denominator_for_each_positive_say_why_they_do_not_mix(name):
-    with pytest.raises(ValueError, match="each positive has a denominator of its own"):
-        losses.from_pml(getattr(peer, name)())
+def test_n_pairs_says_why_it_does_not_mix_and_what_does():
+    with pytest.raises(ValueError, match=r"draws one pair of each class.* use losses.NTXent"):
+        losses.from_pml(peer.NPairsLoss())
+
+
+def test_nt_xent_of_one_pair_for_each_class_is_the_n_pairs_loss_of_unit_embeddings():
+    """Sohn, eq. 6: log(1 + Σ_j e^{f_i·f_j⁺ - f_i·f_i⁺}), with anchors f_i and all of the other classes for f_j⁺."""
+    labels, x = torch.arange(3).repeat(2), batches.points("balanced", DIM)[:6].requires_grad_()
+    f, expected = F.normalize(x, dim=1), []
+    for a in range(6):
+        p = (a + 3) % 6
+        expected.append(torch.log(1 + sum(torch.exp(f[a] @ f[n] - f[a] @ f[p]) for n in range(6) if n not in (a, p))))
+    compare(losses.NTXent(1.0)(x, labels), sum(expected) / 6, [x])
+
+
+def test_potential_energy_is_the_published_sum_times_a_constant():
+    """Bhatnagar and Ahuja, eq. 6: U = Σ_i Ψ_{y_i}(z_i) + Σ_j Σ_k Ψ_j(p_jk), over examples and proxies."""
+    delta, alpha = 0.7, 3.0
+    torch.manual_seed(1)
+    loss = losses.PotentialField(3, DIM, delta, alpha, centers=2).double()
+    labels, x = batches.labels_of("balanced"), batches.points("balanced", DIM).requires_grad_()
+    z = torch.cat([F.normalize(x, dim=1), F.normalize(loss.proxies, dim=1)])
+    y = [*labels.tolist(), 0, 0, 1, 1, 2, 2]
+    energy, apart = 0.0, []
+    for i in range(12):
+        for j in range(12):
+            if i != j:
+                d = torch.linalg.vector_norm(z[i] - z[j])
+                apart += [d.item()] if y[i] != y[j] else []
+                energy += -1 / d.clamp_min(delta) ** alpha if y[i] == y[j] else 1 / d.clamp_max(delta) ** alpha
+    assert delta / 2 < min(apart) < delta  # nearer ones are on our tangent
+    compare(loss(x, labels), delta**alpha / 12 * energy, [x, loss.proxies])
 
 
 def test_translated_proxies_are_those_of_the_original():

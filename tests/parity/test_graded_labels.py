@@ -14,7 +14,7 @@ from metrix import Clean, Metrix, MetrixWarning, MoCHi, PoolLinear, labels, loss
 from metrix.core.compute import blocks
 from metrix.core.relations import Relation
 from tests.losses_table import LITERAL, LITERAL_WITH_KINDS, TABLE
-from tests.parity import literal_graded
+from tests.parity import literal, literal_graded
 from tests.parity.test_mixed_loss import Network, compare
 
 DIM, N, LABELS = 4, 7, 5
@@ -103,6 +103,8 @@ def points(*shape: int) -> torch.Tensor:
 
 def goes_with(name: str, case: str) -> bool:
     """Pairs of examples say nothing of proxies, see `REFUSALS`."""
+    if TABLE[name].roles == "pairs and proxies":
+        return False
     return TABLE[name].roles == "pairs" or CASES[case].proxies is not None
 
 
@@ -121,7 +123,13 @@ def of_anchors(case: GradedCase, roles: str):
 def expected_clean(name, loss, f, case):
     entry, roles = TABLE[name], TABLE[name].roles
     proxies = None if roles == "pairs" else F.normalize(loss.proxies, dim=1)
-    S = {"pairs": lambda: f @ f.T, "proxy anchors": lambda: proxies @ f.T, "proxy candidates": lambda: f @ proxies.T}
+
+    def to_classes():
+        return torch.stack(
+            [torch.stack([literal.to_class(v, proxies, c, entry.centers) for c in range(LABELS)]) for v in f]
+        )
+
+    S = {"pairs": lambda: f @ f.T, "proxy anchors": lambda: proxies @ f.T, "proxy candidates": to_classes}
     return literal_graded.clean(entry.five(loss), S[roles](), *of_anchors(case, roles), entry.include_positive)
 
 
@@ -132,8 +140,9 @@ def expected_mixed(name, loss, f, case, f_lam, lam, kind, k=None):
     else:
         proxies = anchors = F.normalize(loss.proxies, dim=1)
     if roles == "proxy candidates":
+        Y, above, include = (case.proxies, case.Y), case.above, entry.include_positive
         return literal_graded.mixed_anchors(
-            entry.five(loss), f, proxies, case.proxies, case.Y, f_lam, lam, case.above, entry.include_positive, k
+            entry.five(loss), f, proxies, *Y, f_lam, lam, above, include, k, entry.centers
         )
 
     def similarity(a, i, j, share):
@@ -214,6 +223,8 @@ def test_one_label_each_is_the_loss_of_classes():
     relation = labels.ClassMatrix(torch.eye(3))
     for name in LITERAL:
         entry = TABLE[name]
+        if not goes_with(name, "sets, any"):
+            continue
         loss = entry.build(3, DIM)
         plain, mixed = loss(x, y).item(), Metrix(loss, mixup="embed").mixed(x, y, lam=0.3, pairs="pos-neg").item()
         forms = [as_sets, labels.multi_label(F.one_hot(y)), labels.GradedLabels(y, relation)]
@@ -268,6 +279,10 @@ REFUSALS = {
     "proxies that are not labels": (
         lambda: losses.ProxyNCA(4, DIM)(points(DIM), labels.multi_label(SETS)),
         "4 proxies for 5 labels",
+    ),
+    "several proxies that are mixed with examples": (
+        lambda: losses.PotentialField(5, DIM)(points(DIM), labels.multi_label(SETS)),
+        "give PotentialField centers=0",
     ),
     "names with proxies": (lambda: losses.ProxyNCA(4, DIM)(points(DIM), list("abcabca")), "metrix.labels.number"),
     "a triplet loss": (

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import tests.losses_table
 from metrix import IMix, MetrixWarning, MoCHi, ProxySynthesis, losses
 from metrix.core.closed_form import Interpolated
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions
@@ -17,7 +18,7 @@ from tests.parity.test_mixed_loss import CLASSES, DIM, Network, compare
 
 # rivals put mixed examples in the sums of a pair loss, whose literal form has the positive on one side only
 PAIR_LOSSES = [n for n in LITERAL if TABLE[n].roles == "pairs" and not TABLE[n].include_positive]
-PROXY_LOSSES = [n for n in LITERAL if TABLE[n].roles != "pairs"]
+PROXY_LOSSES = [n for n in tests.losses_table.PROXY_LOSSES if n in LITERAL]
 MIXED_BATCHES = [name for name in batches.NAMES if name not in ("one_class", "two_alike")]
 
 

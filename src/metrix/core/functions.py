@@ -107,15 +107,71 @@ class ArcExponential:
 
     def exponent(self, x: Tensor) -> Tensor:
         """cos(θ + margin)."""
-        squared = 1.0 - x.square()
-        apart = squared > 4.0 * torch.finfo(x.dtype).eps  # the root has no derivative at zero
-        sine = torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0)
-        turned = x * math.cos(self.margin) - sine * math.sin(self.margin)
+        turned = turn(x, self.margin)
         return torch.where(x >= -math.cos(self.margin), turned, x - self.margin * math.sin(self.margin))
 
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
         return torch.exp(self.scale * self.exponent(x))
+
+
+@dataclass(frozen=True)
+class ArcLinear:
+    """ρ(x) = scale · cos(θ + margin), where x = cos θ and the margin is in radians."""
+
+    scale: float
+    margin: float
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+        check_number("margin", self.margin)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        return self.scale * turn(x, self.margin)
+
+
+def turn(x: Tensor, angle: float) -> Tensor:
+    """cos(θ + angle) of cosines x = cos θ."""
+    squared = 1.0 - x.square()
+    apart = squared > 4.0 * torch.finfo(x.dtype).eps  # the root has no derivative at zero
+    sine = torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0)
+    return x * math.cos(angle) - sine * math.sin(angle)
+
+
+@dataclass(frozen=True)
+class Attraction:
+    """ρ⁺(x) = -(radius / max(d, radius))^decay, with the distance d = √(2-2x) of unit vectors: a well, flat within."""
+
+    radius: float
+    decay: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        nearness = self.radius**2 / (2.0 - 2.0 * x).clamp_min(self.radius**2)
+        return -nearness.pow(0.5 * self.decay)
+
+
+@dataclass(frozen=True)
+class Repulsion:
+    """ρ⁻(x) = (radius / min(d, radius))^decay, with the distance d = √(2-2x) of unit vectors: a peak, flat without.
+
+    The peak is infinite. From half of the radius inwards its tangent, as a function of x, takes its place, so that
+    value and gradient stay finite for equal vectors, in half precision, too, and still push them apart.
+    """
+
+    radius: float
+    decay: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """ρ(x)."""
+        squared, power = self.radius**2, 0.5 * self.decay
+        nearest = squared / 4.0
+        distance = 2.0 - 2.0 * x  # squared
+        steepness = power * 4.0**power / nearest  # -dρ/d(d²) at the nearest
+        peak: Tensor = (squared / distance.clamp(nearest, squared)).pow(power)
+        within: Tensor = steepness * torch.relu(nearest - distance)
+        return peak + within
 
 
 @dataclass(frozen=True)

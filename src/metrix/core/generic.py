@@ -39,7 +39,8 @@ class Row:
     """A row of Table 1, or one like it.
 
     `include_positive` puts positives in the negative sum too, with weight 1. `mean_positive` makes a mean, weighted
-    by labels, of the positive sum.
+    by labels, of the positive sum. `each_positive` takes τ of each positive with the whole negative part,
+    τ(ρ⁺(s_p) + σ⁻(Σ ρ⁻)), and the mean of that, weighted by labels; σ⁺ has no part in it.
     """
 
     tau: Function
@@ -49,11 +50,12 @@ class Row:
     rho_neg: Function
     include_positive: bool = False
     mean_positive: bool = False
+    each_positive: bool = False
 
     @cached_property
     def needs_positive(self) -> bool:
         """Whether σ⁺ of an empty sum is undefined, as it is for a logarithm, and a mean of none."""
-        return self.mean_positive or not _finite_at_zero(self.sigma_pos)
+        return self.mean_positive or self.each_positive or not _finite_at_zero(self.sigma_pos)
 
     @cached_property
     def needs_negative(self) -> bool:
@@ -124,8 +126,40 @@ def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tenso
     return sigma((w * rho(torch.where(w > 0, S, 0.0))).sum(-1))
 
 
+class PositiveTerms(NamedTuple):
+    """τ(ρ⁺(s_p) + σ⁻(Σ ρ⁻)) of each positive p of a row with `each_positive`."""
+
+    anchors: Tensor  # (positives,)  whose positive it is
+    values: Tensor  # (positives,)
+    weights: Tensor  # (positives,)  its label
+    defined: Tensor  # (anchors,)  bool
+
+
+def positive_terms(row: Row, S: Tensor, w: Weights) -> PositiveTerms:
+    """The terms of all positives, each with the whole negative part of its anchor."""
+    neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
+    defined = w.neg.sum(-1) > 0 if row.needs_negative else torch.ones_like(neg, dtype=torch.bool)
+    neg = torch.where(defined, neg, 0.0)
+    counts = (w.pos > 0) & defined.unsqueeze(-1)
+    anchors = counts.nonzero().select(1, 0)
+    number = counts.reshape(-1).nonzero().squeeze(1)
+    s, weight = (x.reshape(-1).index_select(0, number) for x in (S, w.pos))
+    values = row.tau(row.rho_pos(s) + neg.index_select(0, anchors))
+    return PositiveTerms(anchors, values, weight, counts.any(-1))
+
+
+def _mean_of_positives(row: Row, S: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+    """The mean, weighted by labels, over the positives of each anchor (0 where undefined), and where it is defined."""
+    anchors, values, weights, defined = positive_terms(row, S, w)
+    total = weights.new_zeros(len(S)).index_add_(0, anchors, weights)
+    share = weights / total.index_select(0, anchors)
+    return values.new_zeros(len(S)).index_add(0, anchors, share * values), defined
+
+
 def loss_per_anchor(row: Row, S: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     """eq. loss-labels for each anchor (0 where undefined), and where it is defined: both (anchors,)."""
+    if row.each_positive:
+        return _mean_of_positives(row, S, w)
     pos, neg, defined = terms(row, S, w)
     if bool(defined.all()):
         return row.tau(pos + neg), defined
@@ -147,6 +181,12 @@ def mean_over_anchors(row: Row, S: Tensor, w: Weights) -> Totals:
     losses, defined = loss_per_anchor(row, S, w)
     anchors = defined.sum()
     return Totals(losses.sum().reshape(1), anchors.reshape(1), anchors)
+
+
+def mean_over_positives(row: Row, S: Tensor, w: Weights) -> Totals:
+    """The mean over all positives of all anchors, of a row with `each_positive`."""
+    _, values, weights, defined = positive_terms(row, S, w)
+    return Totals((weights * values).sum().reshape(1), values.new_tensor([len(values)]).long(), defined.sum())
 
 
 def mean_nonzero(row: Row, S: Tensor, w: Weights) -> Totals:

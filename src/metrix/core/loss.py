@@ -22,6 +22,7 @@ from metrix.core.generic import (
     Reduction,
     Row,
     Totals,
+    Weights,
     loss_per_anchor,
     mean_over_anchors,
     weights,
@@ -33,6 +34,7 @@ from metrix.core.validation import as_tensor, check_labels, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]
+Sort = Literal["pairs", "proxies", "several"]  # compares examples; or with one proxy per class; or with several
 AnyLabels = Tensor | GradedLabels
 
 
@@ -59,6 +61,8 @@ class Loss(nn.Module):
     anchor_role: Role = "examples"
     candidate_role: Role = "examples"
     threshold: float | None = None
+    sort: Sort = "pairs"
+    centers: int = 1  # candidates of a class, the nearest of which counts
 
     def __init__(self, row: Row, reduction: Reduction = mean_over_anchors) -> None:
         super().__init__()
@@ -95,11 +99,18 @@ class Loss(nn.Module):
 
         def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
             part = sets.part(rows, anchors, candidates)
-            return self.reduce(self.row, part.similarity, part.weights(self.row.include_positive))
+            S, w = self.nearest_center(part.similarity), part.weights(self.row.include_positive)
+            return self.reduce(self.row, S, Weights(*(x[:, :: self.centers] for x in w)))
 
         found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
         tensors = (sets.anchors, sets.candidates)
         return self.conclude(found, len(sets.anchors), *tensors, ranks=sets.ranks, part="clean loss")
+
+    def nearest_center(self, S: Tensor) -> Tensor:
+        """Similarities to classes (anchors, classes) from those to candidates, of which a class has several or one."""
+        if self.centers == 1:
+            return S
+        return S.view(len(S), S.shape[1] // self.centers, self.centers).max(2).values
 
     def learnable(self) -> list[Tensor]:
         """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
@@ -192,6 +203,7 @@ class GenericLoss(Loss):
         rho_neg: ρ⁻, of the similarity to a negative.
         include_positive: sum ρ⁻ over positives, too.
         mean_positive: the mean of ρ⁺ in place of its sum.
+        each_positive: the mean over positives p of τ(ρ⁺(s_p) + σ⁻(…)); σ⁺ has no part in it.
 
     >>> softer = GenericLoss(rho_pos=lambda s: (1 - s) ** 2, rho_neg=lambda s: s.relu() ** 2)
     >>> softer(torch.eye(3), torch.tensor([0, 0, 1]))
@@ -210,6 +222,7 @@ class GenericLoss(Loss):
         rho_neg: Function | None = None,
         include_positive: bool = False,
         mean_positive: bool = False,
+        each_positive: bool = False,
     ) -> None:
         def checked(name: str, function: Function | None, default: Function | None = identity) -> Function:
             function = default if function is None else function
@@ -226,33 +239,46 @@ class GenericLoss(Loss):
                 checked("rho_neg", rho_neg, None),
                 include_positive,
                 mean_positive,
+                each_positive,
             )
         )
 
 
 class ProxyLoss(Loss):
-    """Base class of losses with one learnable proxy per class: `proxies`, a Parameter (num_classes, dim)."""
+    """Base class of losses with learnable proxies: `proxies`, a Parameter (num_classes, dim).
 
-    def __init__(self, row: Row, proxies: Tensor, reduction: Reduction = mean_over_anchors) -> None:
+    A class with several has them one after the other: (num_classes · centers, dim).
+    """
+
+    sort: Sort = "proxies"
+
+    def __init__(self, row: Row, proxies: Tensor, reduction: Reduction = mean_over_anchors, centers: int = 1) -> None:
         super().__init__(row, reduction)
         self.proxies = nn.Parameter(proxies)
+        self.centers = centers
 
     def labels(self, labels: AnyLabels, embeddings: Tensor) -> tuple[Tensor, Relation | None]:
         """The labels, which must be those of proxies, and how positive these are to them."""
-        num_classes, dim = self.proxies.shape
-        if embeddings.shape[1] != dim:
-            raise ShapeError(
-                f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {dim}: "
-                f"give the loss dim={embeddings.shape[1]}"
-            )
+        check_proxy_dimension(self.proxies, embeddings)
+        num_classes = len(self.proxies) // self.centers
         if isinstance(labels, GradedLabels):
             labels.relation.check_proxies(num_classes)
             return split_labels(labels, embeddings)
-        return check_labels(labels, embeddings, num_classes), None
+        of = "proxies" if self.centers == 1 else f"classes with {self.centers} proxies"
+        return check_labels(labels, embeddings, num_classes, of), None
 
     def unit_proxies(self) -> Tensor:
         """Proxies of unit norm, in at least float32."""
         return unit(self.proxies)
+
+
+def check_proxy_dimension(proxies: Tensor, embeddings: Tensor) -> None:
+    """Raise `ShapeError` unless embeddings have the dimension of the proxies."""
+    if embeddings.shape[1] != proxies.shape[1]:
+        raise ShapeError(
+            f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {proxies.shape[1]}: "
+            f"give the loss dim={embeddings.shape[1]}"
+        )
 
 
 class ProxyAnchorLoss(ProxyLoss):
@@ -277,11 +303,11 @@ class ProxyCandidateLoss(ProxyLoss):
     candidate_role: Role = "proxies"
 
     def sets(self, embeddings: Tensor, labels: AnyLabels, division: Division = WHOLE) -> Sets:
-        """Every example is an anchor; the proxy of its class is its positive, all others negative."""
+        """Every example is an anchor; the proxies of its class are its positives, all others negative."""
         labels, relation = self.labels(labels, embeddings)
         share = division.of_examples()
         rows = slice(None) if share is None else share.rows
-        classes = torch.arange(len(self.proxies), device=labels.device)
+        classes = torch.arange(len(self.proxies), device=labels.device) // self.centers
         proxies = self.unit_proxies().to(embeddings.dtype)
         anchors = embeddings if share is None else embeddings[rows]
         sets = Sets(anchors, proxies, labels[rows], classes, None, embeddings, labels, share, division.ranks)

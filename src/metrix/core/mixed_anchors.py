@@ -108,13 +108,14 @@ def _streamed_totals(
 
 
 def _totals(loss: Loss, sets: Sets, S: Tensor, y_left: Tensor, y_right: Tensor, lam: Tensor) -> Totals:
-    """The sums from the similarity of mixed examples to proxies (pairs, classes)."""
-    share = lam.unsqueeze(1)
+    """The sums from the similarity of mixed examples to proxies (pairs, proxies)."""
+    S, share = loss.nearest_center(S), lam.unsqueeze(1)
     if sets.relation is None:
         Y = torch.zeros_like(S)
         Y.scatter_(1, y_left.unsqueeze(1), share).scatter_(1, y_right.unsqueeze(1), 1.0 - share)
     else:
-        left, right = (sets.relation.to_proxies(y, sets.candidate_labels, S.dtype) for y in (y_left, y_right))
+        classes = sets.candidate_labels[:: loss.centers]
+        left, right = (sets.relation.to_proxies(y, classes, S.dtype) for y in (y_left, y_right))
         Y = torch.lerp(right, left, share)
     neg = torch.ones_like(Y) if loss.row.include_positive else 1.0 - Y
     return loss.reduce(loss.row, S, Weights(Y, neg))

@@ -1,8 +1,9 @@
 """Losses of pytorch-metric-learning (PML) as rows of the generic form, parameters included.
 
 A translated loss has the value of the PML loss on the clean batch. It shares the proxies of ProxyNCALoss and
-ProxyAnchorLoss, and starts from a copy of the weights of NormalizedSoftmaxLoss, CosFaceLoss and ArcFaceLoss, which are
-transposed there. PML is not imported: a loss is recognised by the names of its class and of its distance.
+ProxyAnchorLoss, and starts from a copy of the weights of NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss and
+SubCenterArcFaceLoss, which are transposed there. PML is not imported: a loss is recognised by the names of its class
+and of its distance.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from metrix.core.functions import Exponential, Hinge, Log, Shortfall, identity
 from metrix.core.generic import Row, Totals, Weights
 from metrix.core.loss import Loss, ProxyLoss
-from metrix.core.more_losses import ArcFace, Circle, CosFace, NormalizedSoftmax, SupCon
+from metrix.core.pair_losses import Circle, NTXent, SupCon, TupletMargin
+from metrix.core.softmax_losses import ArcFace, CosFace, NormalizedSoftmax, SubCenterArcFace
 from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA
 from metrix.errors import InvalidInput, check_number
 
@@ -30,10 +32,8 @@ NOT_GENERIC = {
     "TripletMarginLoss": TRIPLETS,
     "FastAPLoss": "it ranks all candidates together",
     "LiftedStructureLoss": "it sums over negatives of both ends; use GeneralizedLiftedStructureLoss",
-    "NTXentLoss": "each positive has a denominator of its own; with one positive per anchor losses.SupCon is the same",
-    "NPairsLoss": "each positive has a denominator of its own, of one example per class; use losses.SupCon",
-    "TupletMarginLoss": "each positive has a denominator of its own; use losses.SupCon or losses.NCA",
-    "SubCenterArcFaceLoss": "it takes the nearest of several proxies of a class; use losses.ArcFace",
+    "NPairsLoss": "it draws one pair of each class, and products of embeddings that are not unit; use losses.NTXent, "
+    "which is that loss of unit embeddings over all pairs",
     "SoftTripleLoss": "it has several centres for each class; use ProxyNCALoss",
     "MarginLoss": TRIPLETS,
 }
@@ -77,12 +77,12 @@ def from_pml(loss: nn.Module) -> Loss:
 
     Args:
         loss: an instance of PML's ContrastiveLoss, GeneralizedLiftedStructureLoss, MultiSimilarityLoss, NCALoss,
-            ProxyNCALoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, CircleLoss, CosFaceLoss or
-            ArcFaceLoss, with its default reducer.
+            ProxyNCALoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, NTXentLoss, TupletMarginLoss, CircleLoss,
+            CosFaceLoss, ArcFaceLoss or SubCenterArcFaceLoss, with its default reducer.
 
     Returns:
         A loss with the same value on clean batches, ready for `Metrix`. Proxies are shared, but for
-        NormalizedSoftmaxLoss, CosFaceLoss and ArcFaceLoss, whose weights are copied.
+        NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss and SubCenterArcFaceLoss, whose weights are copied.
 
     Raises:
         InvalidInput: the loss has no form for mixed examples, such as a triplet loss, or is set up in a way that has
@@ -197,14 +197,32 @@ def _arcface(loss: Any) -> Loss:
     return _with_weights(ArcFace(*_shape(loss.W.T), loss.margin, loss.scale), loss)
 
 
+def _subcenter_arcface(loss: Any) -> Loss:
+    num_classes, dim = loss.num_classes, loss.W.shape[0]
+    return _with_weights(SubCenterArcFace(num_classes, dim, loss.margin, loss.scale, loss.sub_centers), loss)
+
+
 def _circle(loss: Any) -> Loss:
     _similarity(loss, "cosine")
     return Circle(loss.m, loss.gamma)
 
 
 def _supcon(loss: Any) -> Loss:
+    return SupCon(_temperature(loss))
+
+
+def _ntxent(loss: Any) -> Loss:
+    return NTXent(_temperature(loss), reduction="pairs")
+
+
+def _temperature(loss: Any) -> float:
     scale = 2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0  # ‖a - p‖² = 2 - 2s
-    return SupCon(loss.temperature / scale)
+    return float(loss.temperature) / scale
+
+
+def _tuplet_margin(loss: Any) -> Loss:
+    _similarity(loss, "cosine")
+    return TupletMargin(float(loss.margin), loss.scale, reduction="pairs")
 
 
 def _proxy_anchor(loss: Any) -> Loss:
@@ -226,4 +244,7 @@ _TRANSLATIONS: dict[str, Callable[[Any], Loss]] = {
     "CircleLoss": _circle,
     "CosFaceLoss": _cosface,
     "ArcFaceLoss": _arcface,
+    "SubCenterArcFaceLoss": _subcenter_arcface,
+    "NTXentLoss": _ntxent,
+    "TupletMarginLoss": _tuplet_margin,
 }

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from metrix.core.loss import ProxyCandidateLoss, ProxyLoss
+from metrix.core.loss import Loss, ProxyCandidateLoss
 from metrix.core.mixed import PAIRS_OF_MIXED_ANCHORS
 from metrix.core.mixup import route_for
 from metrix.model.pooling import build_head
@@ -57,10 +57,9 @@ class MethodRun:
 
 def find_methods_for(loss: LossEntry) -> list[str]:
     """The mixing methods that a loss goes with."""
-    if not loss.takes_mixup:
+    if not issubclass(loss.make, Loss):
         return []
-    kind = "proxies" if issubclass(loss.make, ProxyLoss) else "pairs"
-    return [name for name, method in METHODS.items() if method.losses in ("generic", kind)]
+    return [name for name, method in METHODS.items() if method.losses in ("generic", loss.make.sort)]
 
 
 def list_methods() -> list[ListedMethod]:

@@ -119,15 +119,21 @@ class LossChoice(ConfigSection):
     margin: float | None = Field(None, description="m, the margin")
     beta: float | None = Field(None, gt=0, description="β, scale of positives; initial boundary in the margin loss")
     gamma: float | None = Field(None, gt=0, description="γ, scale of negatives; scale over centres in soft-triple")
-    temperature: float | None = Field(None, gt=0, description="T, temperature of the NCA losses and epshn")
+    temperature: float | None = Field(
+        None, gt=0, description="T, temperature of the NCA losses, supcon, nt-xent, normalized-softmax and epshn"
+    )
     reduction: str | None = Field(
         None, description="how the terms of the loss are summed or averaged; depends on the loss"
     )
     mining: str | None = Field(None, description="triplet loss: which triplets count, semi-hard or all")
-    centers: int | None = Field(None, ge=1, description="K, centres per class in soft-triple")
+    centers: int | None = Field(
+        None, ge=0, description="K, centres per class in soft-triple and subcenter-arcface, proxies in potential-field"
+    )
     la: float | None = Field(None, gt=0, description="λ, scale of similarities in soft-triple")
     tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
-    scale: float | None = Field(None, gt=0, description="s, scale of cosines in cosface and arcface")
+    scale: float | None = Field(None, gt=0, description="s, scale of cosines in cosface, arcface and tuplet-margin")
+    radius: float | None = Field(None, gt=0, description="δ, radius of forces in potential-field")
+    decay: float | None = Field(None, gt=0, description="α, how fast forces fade in potential-field")
 
 
 class Mixing(ConfigSection):

@@ -10,10 +10,11 @@ from metrix.core.choices import Choice, by_name
 from metrix.core.loss import LossEntry
 from metrix.core.metrix import METRIX
 from metrix.core.mixup import MIXUP_TYPES
-from metrix.core.more_losses import MORE_LOSSES
 from metrix.core.objective import ACCEPTED_LOSSES, Method
+from metrix.core.pair_losses import PAIR_LOSSES
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.rivals import RIVALS
+from metrix.core.softmax_losses import SOFTMAX_LOSSES
 from metrix.core.table1 import TABLE1
 from metrix.model.pooling import POOLS
 
@@ -30,7 +31,9 @@ __all__ = [
     "Method",
 ]
 
-LOSSES: dict[str, LossEntry] = by_name(*TABLE1.values(), *MORE_LOSSES.values(), *BASELINES.values())
+LOSSES: dict[str, LossEntry] = by_name(
+    *TABLE1.values(), *PAIR_LOSSES.values(), *SOFTMAX_LOSSES.values(), *BASELINES.values()
+)
 METHODS: dict[str, Method] = by_name(METRIX, *RIVALS.values())
 SCHEMES: dict[str, Choice] = by_name(
     Choice("none", "every batch trains the whole embedding", ""),

@@ -17,7 +17,7 @@ from metrix.errors import InvalidInput
 def as_pair_loss(loss: nn.Module, method: str) -> Loss:
     """A loss of the generic form whose anchors, positives and negatives are all examples."""
     found = generic_form(loss)
-    if isinstance(found, ProxyLoss):
+    if found.sort != "pairs":
         raise InvalidInput(
             f"{method} with {type(loss).__name__}: it mixes examples for other examples, and this loss compares "
             f"them with proxies; expected {_classes(with_proxies=False)} or GenericLoss. For proxies there are "
@@ -29,10 +29,11 @@ def as_pair_loss(loss: nn.Module, method: str) -> Loss:
 def as_proxy_loss(loss: nn.Module, method: str) -> ProxyLoss:
     """A loss of the generic form with a proxy for each class."""
     found = generic_form(loss)
-    if not isinstance(found, ProxyLoss):
+    if not isinstance(found, ProxyLoss) or found.sort != "proxies":
+        has = "none" if found.sort == "pairs" else "several for each class"
         raise InvalidInput(
-            f"{method} with {type(loss).__name__}: it mixes proxies, and this loss has none; expected "
-            f"{_classes(with_proxies=True)}. For pairs of examples there are MoCHi, IMix and Metrix"
+            f"{method} with {type(loss).__name__}: it mixes the proxies of two classes, and this loss has {has}; "
+            f"expected {_classes(with_proxies=True)}. For pairs of examples there are MoCHi, IMix and Metrix"
         )
     return found
 
