@@ -163,3 +163,31 @@ def test_shared_weights(strategy: str, tmp_path: Path, torchrun: Callable[..., s
     assert process.returncode == 0, errors
     whole = train(Config().with_values(values), tmp_path / "whole")
     same(RunFolder(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_loss_that_is_infinite_in_one_process(
+    strategy: str, tmp_path: Path, torchrun: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Both processes skip the step; it is saved with the items of both, and repeated by one."""
+    from metrix.train.nonfinite import list_steps, read_step
+    from metrix.train.replay import replay
+
+    process = torchrun(tmp_path / "run", SETTINGS | {"max_steps": 5, "on_nonfinite": "skip"}, strategy, "broken")
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    run = RunFolder(tmp_path / "run")
+    assert run.results is not None
+    assert (run.results["steps"], run.results["skipped_steps"]) == (5, 1)
+    for name, tensor in load_file(run.last).items():
+        assert not tensor.is_floating_point() or torch.isfinite(tensor).all(), name
+    assert list_steps(run) == [3]
+    saved = read_step(run, 3)
+    assert saved.broken in ("loss", "gradient")  # rank 0, which saves it, has a finite loss
+    assert saved.sizes == [8, 12]
+    assert len(saved.items) == 20
+    found = replay(run.path)  # which is not broken here
+    assert "the run had 2 processes" in found.note
+    if saved.losses["loss"] != "inf":
+        assert found.losses["clean"] == pytest.approx(saved.losses["clean"], rel=1e-5)
+        assert found.losses["mixed"] == pytest.approx(saved.losses["mixed"], rel=1e-5)

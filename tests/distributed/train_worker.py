@@ -1,4 +1,4 @@
-"""One process of a training run, started by torchrun: python train_worker.py RUN VALUES [resume] [fsdp].
+"""One process of a training run, started by torchrun: python train_worker.py RUN VALUES [resume] [fsdp] [broken].
 
 Plain gradient descent takes the place of AdamW, whose first steps are the signs of gradients: what rounding makes of
 a gradient near zero would be all that weights differ in.
@@ -21,11 +21,30 @@ class Descent(torch.optim.SGD):
         super().__init__(groups, lr=0.1, momentum=0.5, weight_decay=weight_decay)
 
 
+def break_third_step_on_rank_1() -> None:
+    """Let the loss of one process, after all exchanges, be infinite in the third step."""
+    import os
+    from dataclasses import replace
+
+    from metrix import Metrix
+
+    step, steps = Metrix._step, [0]
+
+    def broken(self, *arguments):
+        out = step(self, *arguments)
+        steps[0] += 1
+        return replace(out, loss=out.loss * torch.inf) if steps[0] == 3 and os.environ["RANK"] == "1" else out
+
+    Metrix._step = broken
+
+
 def main(run: str, values: str, *flags: str) -> None:
     from metrix.train import Config, build, train
     from metrix.train.distributed import Launch
 
     build.torch.optim.AdamW = Descent
+    if "broken" in flags:
+        break_third_step_on_rank_1()
     launch = Launch(strategy="fsdp" if "fsdp" in flags else "auto")
     if "resume" in flags:
         train(resume=Path(run), launch=launch)

@@ -61,7 +61,8 @@ def train_command(
     data = data if data is not None else data_option
     if resume is not None:
         given = {"DATA": data, "--preset": preset, "--config": config, "--output": output}
-        _refuse([*(name for name, value in given.items() if value), *("--" + key.replace("_", "-") for key in flags)])
+        others = [key for key in flags if key != "on_nonfinite"]
+        _refuse([*(name for name, value in given.items() if value), *("--" + key.replace("_", "-") for key in others)])
         settings = None
     else:
         settings = _choose_settings(data, preset, config, flags)
@@ -72,7 +73,8 @@ def train_command(
             raise InvalidInput("no data was given; expected a folder of class folders, a manifest, or glyphs")
     watcher = build_run_watcher(quiet or json_output)
     launch = Launch(devices, nodes, parse_strategy(strategy))
-    run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch)
+    policy = flags.get("on_nonfinite") if resume is not None else None  # the only setting that a run may change
+    run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch, on_nonfinite=policy)
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))
 

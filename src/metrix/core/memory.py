@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.sets import Sets
-from metrix.errors import ShapeError, check_integer
+from metrix.errors import InvalidInput, ShapeError, check_integer
 
 
 class CrossBatchMemory(nn.Module):
@@ -46,6 +46,7 @@ class CrossBatchMemory(nn.Module):
         for name, value, least in (("size", size, 1), ("dim", dim, 1), ("after", after, 0)):
             check_integer(f"memory {name}", value, least)
         self.size, self.after = size, after
+        self._replaced: tuple[Tensor, Tensor, Tensor, int] | None = None
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("stored", torch.zeros((), dtype=torch.int64))
@@ -75,10 +76,30 @@ class CrossBatchMemory(nn.Module):
             )
         number = torch.arange(len(embeddings), device=self.labels.device)[-self.size :]
         slots = (self.stored + number) % self.size
+        self._replaced = slots, self.embeddings[slots], self.labels[slots], len(embeddings)  # copies
         self.embeddings[slots] = embeddings[number].to(self.embeddings.dtype)
         self.labels[slots] = labels[number].to(self.labels.dtype)
         self.stored += len(embeddings)
         self.steps += 1
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """Undo the last `add`.
+
+        >>> memory = CrossBatchMemory(size=2, dim=1)
+        >>> for n in range(3):
+        ...     memory.add(torch.full((1, 1), float(n)), torch.tensor([n]))
+        >>> memory.take_back()
+        >>> memory.labels.tolist(), int(memory.stored)
+        ([0, 1], 2)
+        """
+        if self._replaced is None:
+            raise InvalidInput("expected a call of add before take_back, which undoes one, got none")
+        slots, embeddings, labels, added = self._replaced
+        self.embeddings[slots], self.labels[slots] = embeddings, labels
+        self.stored -= added
+        self.steps -= 1
+        self._replaced = None
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -33,6 +33,9 @@ class Progress:
     without_better  validations since then
     seconds         time spent, interruptions left out
     activation_seconds  of these, on the activations of a frozen trunk
+    skipped         steps whose loss or gradient was not finite, and that changed no weights
+    skipped_here    those of this epoch
+    skipped_last    those since the last step that was not skipped
     scaler          state of the gradient scaler (16-mixed)
     """
 
@@ -46,18 +49,30 @@ class Progress:
     without_better: int = 0
     seconds: float = 0.0
     activation_seconds: float = 0.0
+    skipped: int = 0
+    skipped_here: int = 0
+    skipped_last: int = 0
     scaler: dict[str, Any] | None = None
 
     def count_step(self, losses: list[float]) -> None:
         """Count a step with its loss, clean and mixed loss."""
         self.step += 1
         self.batch += 1
+        self.skipped_last = 0
         self.sums = [total + value for total, value in zip(self.sums, losses, strict=True)]
 
+    def count_skipped(self) -> None:
+        """Count a step that was not finite, so that it changed no weights."""
+        self.step += 1
+        self.batch += 1
+        self.skipped += 1
+        self.skipped_here += 1
+        self.skipped_last += 1
+
     def end_epoch(self) -> list[float]:
-        """Go to the next epoch; returns the means of the losses of this one."""
-        means = [total / max(1, self.batch) for total in self.sums]
-        self.epoch, self.batch, self.sums = self.epoch + 1, 0, [0.0, 0.0, 0.0]
+        """Go to the next epoch; returns the means of the losses of this one, skipped steps left out."""
+        means = [total / max(1, self.batch - self.skipped_here) for total in self.sums]
+        self.epoch, self.batch, self.sums, self.skipped_here = self.epoch + 1, 0, [0.0, 0.0, 0.0], 0
         return means
 
 
@@ -92,7 +107,8 @@ def _parse_progress(header: str, path: Path) -> Progress:
         found = Progress(**json.loads(header))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{path} is damaged: its header has no progress that can be read ({error})") from error
-    counts = (found.epoch, found.batch, found.step, found.without_better)
+    skipped = (found.skipped, found.skipped_here, found.skipped_last)
+    counts = (found.epoch, found.batch, found.step, found.without_better, *skipped)
     sound = (
         all(is_number(count, whole=True) and count >= 0 for count in counts)
         and isinstance(found.sums, list)

@@ -229,6 +229,9 @@ class Training(ConfigSection):
     seed: int = Field(0, ge=0, description="seed of weights, batches, views and mixup")
     validate_every: int = Field(1, ge=1, description="epochs between two validations")
     patience: int | None = Field(None, ge=1, description="stop after this many validations without improvement")
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        "stop", description="when a loss or gradient is not finite: stop the run, or skip the step and count it"
+    )
     checkpoint_steps: int = Field(500, ge=1, description="steps between two checkpoints within an epoch")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from metrix.data.training_parts import count_answerable
-from metrix.errors import InvalidInput
+from metrix.errors import EmbeddingError, InvalidInput
 from metrix.model.bfloat16 import prepare_bfloat16
 from metrix.train import checkpoint, distributed
 from metrix.train.allocation import keep_freed_memory
@@ -31,6 +31,7 @@ from metrix.train.interruption import (
     report_failed_writes,
 )
 from metrix.train.measuring import score
+from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
 from metrix.train.watching import Watcher
@@ -46,6 +47,7 @@ def train(
     resume: Path | None = None,
     watcher: Watcher | None = None,
     launch: Launch | None = None,
+    on_nonfinite: str | None = None,
 ) -> RunFolder:
     """Train a model and measure it on the test classes; the run is a folder.
 
@@ -61,6 +63,10 @@ def train(
         resume: the folder of a run to resume, with its own settings
         watcher: hears of the progress
         launch: the number of processes, and how they share the work
+        on_nonfinite: with `resume`, what to do from now on when a loss or gradient is not finite: stop or skip
+
+    Raises:
+        NonFiniteStep: a loss or gradient was not finite; `metrix.train.replay` repeats the step
 
     Returns:
         The folder of the finished run; its `results` are the measures.
@@ -73,6 +79,8 @@ def train(
             if is_first():
                 watcher.finished(run, run.results)
             return run
+        if on_nonfinite is not None:
+            config = config.with_values({"on_nonfinite": on_nonfinite})
     config = with_absolute_paths(config or Config())
     watcher = watcher if is_first() else Watcher()
     if distributed.runs_on_cpu(config.train):
@@ -169,7 +177,10 @@ class _Loop:
     total_steps: int = field(init=False)
     saved: float = field(init=False)  # when the last checkpoint was written
 
+    guard: StepGuard = field(init=False)
+
     def __post_init__(self) -> None:
+        self.guard = StepGuard(self.settings, self.run, self.state)
         steps = self.settings.epochs * self.state.batches.sampler.batches_per_epoch
         self.total_steps = min(steps, self.settings.max_steps or steps)
         self.saved = time.monotonic()
@@ -189,10 +200,10 @@ class _Loop:
                 self.team.wait()  # no process ends before the checkpoint is written
                 self.requests.raise_if_any()
         lr = self.settings.lr * learning_rate_factor(self.settings, progress.epoch, progress.step - 1, self.total_steps)
-        means = progress.end_epoch()
+        skipped, means = progress.skipped_here, progress.end_epoch()
         progress.done = progress.epoch >= self.settings.epochs or progress.step >= self.total_steps
         if self.team.first:
-            self._log_losses(lr, means)
+            self._log_losses(lr, means, skipped)
         return means
 
     def _fetch(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -214,12 +225,23 @@ class _Loop:
         factor = learning_rate_factor(settings, progress.epoch, progress.step, self.total_steps)
         for group in state.optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
-        losses = state.module(fabric.to_device(images), fabric.to_device(labels))
+        images, labels = fabric.to_device(images), fabric.to_device(labels)
+        self.guard.begin()
+        losses: Tensor | None = None
+        refusal: EmbeddingError | None = None
         state.optimizer.zero_grad()
-        fabric.backward(losses[0])
+        try:
+            losses = state.module(images, labels)
+        except EmbeddingError as error:
+            refusal = error
+        else:
+            fabric.backward(losses[0])  # also of a loss that is not finite: DDP expects it
         if progress.epoch < settings.warmup_epochs:
             for parameter in state.embedder.backbone.parameters():
                 parameter.grad = None  # AdamW skips parameters without a gradient
+        if losses is None or self.guard.is_broken(losses):
+            self._handle_broken_step(*self.guard.describe(images, labels, losses, refusal))
+            return
         if settings.clip is not None:
             fabric.clip_gradients(state.module, state.optimizer, max_norm=settings.clip)
         state.optimizer.step()
@@ -227,12 +249,26 @@ class _Loop:
             state.average.update()
         values = losses.tolist()
         progress.count_step(values)
-        if not math.isfinite(values[0]):
-            raise InvalidInput(
-                f"the loss is {values[0]} at step {progress.step}: lower the learning rate (lr={settings.lr}), or "
-                f"clip gradients (clip); the last checkpoint is {self.run.last}"
-            )
         self.watcher.step(progress, values, state.batches.sampler.batch_size)
+
+    def _handle_broken_step(self, found: BrokenStep, tensors: dict[str, Tensor]) -> None:
+        """Save a step that is not finite, then stop the run or count the step as skipped; weights are unchanged."""
+        progress, settings = self.state.progress, self.settings
+        where = self.guard.save(found, tensors) if self.team.first else ""
+        self.team.wait()  # no process ends before the step is saved
+        said = "; ".join(part for part in (f"step {found.step}: {found.said}", where) if part)
+        if settings.on_nonfinite == "stop":
+            raise NonFiniteStep(
+                f"{said}; lower the learning rate (lr={settings.lr:g}) or clip gradients (--clip) in a new run, or "
+                f"leave such steps out with --resume {self.run.path} --on-nonfinite skip"
+            )
+        progress.count_skipped()
+        if progress.skipped_last >= IN_A_ROW:
+            raise NonFiniteStep(
+                f"{IN_A_ROW} steps in a row were skipped, of which the last is {said}; the weights do not recover: "
+                f"start a new run with a lower learning rate (lr={settings.lr:g}) or with --clip"
+            )
+        self.watcher.skipped(progress, said)
 
     def measure_untrained(self) -> None:
         """Measure the held-out classes before the first step: epoch 0."""
@@ -288,6 +324,7 @@ class _Loop:
             "best_epoch": progress.best_epoch,
             "validation_recall@1": progress.best,
             "steps": progress.step,
+            "skipped_steps": progress.skipped,
             "seconds": round(time.monotonic() - self.began, 1),
         }
         if isinstance(state.batches, ActivationBatches):
@@ -311,9 +348,10 @@ class _Loop:
         with SummaryWriter(str(folder), purge_step=written_again) as self.events:
             yield
 
-    def _log_losses(self, lr: float, means: list[float]) -> None:
+    def _log_losses(self, lr: float, means: list[float], skipped: int) -> None:
         progress, named = self.state.progress, dict(zip(LOSSES, means, strict=True))
-        self.run.log(step=progress.step, epoch=progress.epoch, lr=lr, **named)
+        also = {"skipped": skipped} if skipped else {}
+        self.run.log(step=progress.step, epoch=progress.epoch, lr=lr, **named, **also)
         for name, value in named.items():
             self.events.add_scalar(f"train/{name}", value, progress.step)
 

@@ -6,6 +6,7 @@ metrics.jsonl       one line per epoch and validation
 tensorboard/        the same as events
 checkpoints/        last.safetensors (everything), best.safetensors
 model/              the trained model: Embedder.load(run)
+nonfinite/          steps whose loss or gradient was not finite, if there were any
 results.json        measures on the unseen classes, written when the run is finished
 """
 
@@ -53,6 +54,11 @@ class RunFolder:
     def model(self) -> Path:
         """The trained model."""
         return self.path / "model"
+
+    @property
+    def nonfinite(self) -> Path:
+        """The steps whose loss or gradient was not finite; missing if there were none."""
+        return self.path / "nonfinite"
 
     @property
     def config(self) -> Config:
@@ -167,7 +173,7 @@ class RunFolder:
 
     def remove_temporaries(self) -> None:
         """Delete what a process that was killed while writing a file left of it; the caller holds the run's lock."""
-        for folder in (self.path, self.path / "checkpoints", self.model):
+        for folder in (self.path, self.path / "checkpoints", self.model, self.nonfinite):
             remove_temporaries(folder)
 
 

@@ -119,6 +119,11 @@ class TrainingState:
             return self.batches.embed(self.batches.part, self.team.device)
 
     @property
+    def scales_gradients(self) -> bool:
+        """Whether gradients are those of a multiple of the loss, which may overflow (16-mixed)."""
+        return self._scaler is not None
+
+    @property
     def _scaler(self) -> Any:
         return getattr(self.team.fabric.strategy.precision, "scaler", None)
 

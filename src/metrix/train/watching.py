@@ -25,6 +25,9 @@ class Watcher:
     def step(self, progress: Progress, losses: list[float], images: int) -> None:
         """A step is done: its loss, clean and mixed loss, and the number of images in the batch."""
 
+    def skipped(self, progress: Progress, why: str) -> None:
+        """A step was skipped because its loss or gradient is not finite."""
+
     def untrained(self, found: dict[str, Any]) -> None:
         """The validation before the first step is done: the measures of the untrained network."""
 

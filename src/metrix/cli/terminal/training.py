@@ -72,6 +72,11 @@ class DrawnWatcher(Watcher):
         detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
         self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
 
+    def skipped(self, progress: RunProgress, why: str) -> None:
+        """Print which step was skipped, and why."""
+        self.console.print(f"[yellow]skipped[/] {escape(why)}", highlight=False, soft_wrap=True)
+        self.bars.update(self.tasks["train"], completed=progress.step)
+
     def untrained(self, found: dict[str, Any]) -> None:
         """Print the row of epoch 0."""
         self._print_row(f"{0:>8}{0:>8}{'–':>8}{'–':>8}", found, "  untrained")
@@ -100,6 +105,8 @@ class DrawnWatcher(Watcher):
             table.add_column(f"Recall@{k}", justify="right")
         table.add_row(*(f"{100 * v:.1f}" for v in test["recall"].values()))
         Console().print(table)
+        if skipped := results.get("skipped_steps"):
+            self.console.print(f"[yellow]skipped[/] {skipped:,} of {results['steps']:,} steps, which were not finite")
         self.console.print(f"run [cyan]{escape(str(run.path))}[/]: the model is in {escape(str(run.model))}")
 
     def close(self) -> None:
