@@ -24,11 +24,13 @@ def first_few(names: Iterable[object], limit: int = 5) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun, in the plural unless it is 1.
 
-    >>> count(1, "image"), count(3, "image"), count(2, "class")
-    ('1 image', '3 images', '2 classes')
+    >>> count(1, "image"), count(3, "image"), count(2, "class"), count(2, "query")
+    ('1 image', '3 images', '2 classes', '2 queries')
     """
     if number == 1:
         return f"1 {noun}"
+    if noun.endswith("ry"):
+        return f"{number:,} {noun[:-1]}ies"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 

@@ -58,7 +58,7 @@ def test_results_are_written_into_the_run_as_they_are_printed(metrix: Any, run: 
     assert written == outcome.json
     assert set(written) == {
         *("format", "run", "data", "layout", "part", "model", "fingerprint", "images", "classes", "dim"),
-        *("retrieval", "clustering"),
+        *("retrieval", "clustering", "per_class"),
     }
     low, high = written["retrieval"]["intervals"]["recall@1"]
     assert low < written["retrieval"]["measures"]["recall@1"] < high
@@ -84,6 +84,52 @@ def test_per_class_means_average_to_the_whole(metrix: Any, run: Path, tmp_path: 
     for name, mean in found["retrieval"]["measures"].items():
         assert queries @ [float(row[name]) for row in rows] / queries.sum() == pytest.approx(mean, abs=1e-12)
     assert all(row["label"].startswith("U+1E") for row in rows)
+    assert [float(row["recall@1"]) for row in rows] == sorted(float(row["recall@1"]) for row in rows)
+
+
+def test_classes_and_confusions_are_those_of_a_literal_loop(metrix: Any, run: Path, tmp_path: Path) -> None:
+    from collections import Counter
+
+    from metrix import data
+
+    x, y = embedded_literally(run)
+    names = data.open("glyphs-mini").test.class_names
+    nearest = [next(n for n in np.argsort(-(x @ x[q]), kind="stable") if n != q) for q in range(len(x))]
+    wrong = Counter((names[y[q]], names[y[n]]) for q, n in enumerate(nearest) if y[n] != y[q])
+    file = tmp_path / "classes.csv"
+    outcome = metrix("evaluate", run, "--json", "--bootstrap", "0", "--per-class", file, "--no-clustering")
+    found = outcome.json["per_class"]
+    assert found["classes"] == 60
+    assert found["wrong_queries"] == sum(wrong.values())
+    both = Counter[frozenset[str]]()
+    for (a, b), number in wrong.items():
+        both[frozenset((a, b))] += number
+    pairs = found["confused"]
+    assert [p["queries"] + p["reverse"] for p in pairs] == [number for _, number in both.most_common(10)]
+    assert all(wrong[p["label"], p["other"]] == p["queries"] for p in pairs)
+    assert all(wrong[p["other"], p["label"]] == p["reverse"] <= p["queries"] for p in pairs)
+    with file.open(encoding="utf-8") as lines:
+        rows = {row["label"]: row for row in csv.DictReader(lines)}
+    for name, row in rows.items():
+        others = {b: number for (a, b), number in wrong.items() if a == name}
+        assert int(row["confused_queries"]) == max(others.values(), default=0)
+        assert others.get(row["confused_with"], 0) == int(row["confused_queries"])
+        assert int(row["images"]) == int(row["queries"]) == sum(names[c] == name for c in y)
+    ranked = sorted(rows.values(), key=lambda row: (float(row["recall@1"]), float(row["map@r"])))
+    assert [row["recall@1"] for row in found["worst"]] == [float(row["recall@1"]) for row in ranked[:10]]
+    assert [row["map@r"] for row in found["best"]] == [float(row["map@r"]) for row in ranked[:-11:-1]]
+    assert not {row["label"] for row in found["worst"]} & {row["label"] for row in found["best"]}
+
+
+def test_the_terminal_lists_worst_and_best_classes_in_80_columns(metrix: Any, run: Path) -> None:
+    found = metrix("evaluate", run, "--json", "--bootstrap", "0", "--no-clustering").json["per_class"]
+    out = metrix("evaluate", run, "--bootstrap", "0", "--no-clustering").out
+    assert "The worst and the best of 60 classes" in out
+    for row in (*found["worst"][:5], *found["best"][:5]):
+        assert row["label"] in out
+    assert "Classes that are confused most" in out
+    assert f"found first by {found['wrong_queries']} of 732 queries" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_embeddings_are_computed_once_and_again_for_another_model(metrix: Any, run: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ SECTIONS = [
     "Settings",
     "Training",
     "Metrics",
+    "Classes",
     "Retrieved images",
     "Embedding map",
     "Geometry",
@@ -222,3 +223,45 @@ def test_names_and_progress(runs: Path, metrix: Any) -> None:
     assert of_tag(checked(out.read_text("utf-8")), "h1") == ["<b> and two | 2"]
     assert metrix("report", *twice, "-o", out, "-q").err == ""
     assert of_tag(checked(out.read_text("utf-8")), "h1") == ["unfinished and unfinished (2)"]
+
+
+def test_classes_and_confused_pairs_are_those_of_the_evaluation(reported: Any, runs: Path, metrix: Any) -> None:
+    import csv
+
+    found, page = reported
+    expected = metrix("evaluate", runs / "mixed", "--json", "--bootstrap", 0).json["per_class"]
+    assert found["runs"][1]["evaluation"]["per_class"] == expected
+    with (runs / "out" / "report-files" / "classes-mixed.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == [row["label"] for row in (*expected["worst"], *expected["best"])]
+    assert [float(row["MAP@R"]) for row in rows[:10]] == pytest.approx([100 * r["map@r"] for r in expected["worst"]])
+    assert "The 10 worst and the 10 best of 60 classes, %: mixed" in page.text
+    pair = expected["confused"][0]
+    with (runs / "out" / "report-files" / "confused-mixed.csv").open(encoding="utf-8") as file:
+        first = next(csv.DictReader(file))
+    assert list(first.values()) == [pair["label"], pair["other"], str(pair["queries"]), str(pair["reverse"])]
+
+
+def test_few_classes_have_a_confusion_matrix(runs: Path, metrix: Any, tmp_path: Path) -> None:
+    import csv
+
+    from PIL import Image
+
+    from metrix import data
+
+    part = data.open("glyphs-mini").test
+    for n in [row for row in range(len(part)) if part.labels[row] < 4]:
+        folder = tmp_path / "images" / str(part.class_names[part.labels[n]])
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(part.image(n)[0].numpy()).save(folder / f"{n}.png")
+    out = tmp_path / "few.html"
+    outcome = metrix("report", runs / "mixed", "-o", out, "--test-only", "--data", tmp_path / "images", "--json")
+    assert outcome.code == 0, outcome.err
+    summary = outcome.json["runs"][0]["evaluation"]["per_class"]
+    assert "classes, worst first" in checked(out.read_text("utf-8")).text
+    with (tmp_path / "few-files" / "confusion-mixed.csv").open(encoding="utf-8") as file:
+        cells = list(csv.DictReader(file))
+    wrong = sum(int(one["queries"]) for one in cells if one["class of the query"] != one["class found first"])
+    assert wrong == summary["wrong_queries"]
+    asked = sum(int(one["queries"]) for one in cells)
+    assert asked == outcome.json["runs"][0]["evaluation"]["retrieval"]["queries"]

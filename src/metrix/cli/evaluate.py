@@ -54,7 +54,7 @@ def evaluate_command(
         ),
     ] = None,
     per_class: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write the measures of each class to a CSV file")
+        Path | None, typer.Option(metavar="FILE", help="write measures and confusions of all classes to a CSV file")
     ] = None,
     max_bad: MaxBad = None,
     root: Root = None,
@@ -63,14 +63,16 @@ def evaluate_command(
 ) -> None:
     """Measure how well images of unseen classes retrieve their own class.
 
-    Computes Recall@K, MAP@R, R-precision, mAP and precision@K with bootstrap intervals, NMI and AMI. The results are
-    also written to evaluation.json in the run's folder. Under torchrun, each process embeds its share of the images.
+    Computes Recall@K, MAP@R, R-precision, mAP and precision@K with bootstrap intervals, NMI and AMI, and lists the
+    worst and best classes and those that are confused most. The results are also written to evaluation.json in the
+    run's folder. Under torchrun, each process embeds its share of the images.
     """
     import json
     import os
 
     from rich.markup import escape
 
+    from metrix.cli.terminal.class_tables import build_class_tables
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
@@ -101,6 +103,7 @@ def evaluate_command(
         clustered=clustering,
         expand=expand,
         rerank=DEPTH if rerank else 0,
+        per_class=True,
     )
     if per_class is not None:
         result.write_per_class(per_class)
@@ -119,6 +122,8 @@ def evaluate_command(
     Console().print(build_evaluation_table(result))
     if result.refinement is not None:
         Console().print(build_refinement_table(result))
+    for table in build_class_tables(result):
+        Console().print(table)
     for path in (written, per_class):
         if path is not None:
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)

@@ -46,7 +46,7 @@ def report_command(
     json_output: Annotated[bool, typer.Option("--json", help="print the numbers as JSON")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor the files written")] = False,
 ) -> None:
-    """Write a page about one or more runs: settings, curves, measures, retrieved images, maps, geometry, cost.
+    """Write a page about one or more runs: settings, curves, measures, classes, retrieved images, maps, geometry, cost.
 
     The page is a single HTML file that needs no network connection, with a Markdown version beside it. Unfinished runs
     are shown as far as they got.

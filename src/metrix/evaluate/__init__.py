@@ -13,6 +13,7 @@ Embeddings are (n, d) arrays or tensors and need not be normalised; labels are n
 from metrix.evaluate.approximate import RowSearcher, Searcher
 from metrix.evaluate.bootstrap import Comparison, Difference, compare
 from metrix.evaluate.clustering import Clustering, clustering
+from metrix.evaluate.confusion import ConfusedPair, Confusion
 from metrix.evaluate.estimate import Estimate
 from metrix.evaluate.geometry import alignment, uniformity
 from metrix.evaluate.mixing import mixed_embeddings
@@ -23,6 +24,8 @@ from metrix.evaluate.utilization import utilization
 __all__ = [
     "Clustering",
     "Comparison",
+    "ConfusedPair",
+    "Confusion",
     "Difference",
     "Estimate",
     "Positivity",

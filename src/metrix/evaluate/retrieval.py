@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
 from metrix.evaluate.approximate import RowSearcher, Searcher, count_in_neighbours
 from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, numpy_generator
-from metrix.evaluate.metrics import Metric, retrieval_metrics
+from metrix.evaluate.confusion import Confusion, count_confusion
+from metrix.evaluate.metrics import Metric, find_metric, retrieval_metrics
 from metrix.evaluate.ranks import Counts, Task, count_negatives_before
 from metrix.evaluate.vectors import Array, Vectors, number_classes, read_labels
 
@@ -45,6 +46,7 @@ class Retrieval:
     confidence: float
     search_loss: dict[str, float] | None = None  # of an approximate search: exact value - approximate value
     loss_sample: int = 0  # number of queries that the search loss is measured on
+    confusion: Confusion | None = field(default=None, repr=False)  # if it was asked for
 
     @property
     def queries(self) -> int:
@@ -164,7 +166,7 @@ def count_hits(
     The counts of all processes add up to those of a single process. The other arguments are those of `recall_at_k`.
     """
     chosen = _read_ks(ks)
-    task, _ = _read_task(embeddings, labels, gallery, gallery_labels)
+    task, _, _ = _read_task(embeddings, labels, gallery, gallery_labels)
     rank, world = share
     everything = _select_answerable(task)
     wanted = everything[len(everything) * rank // world : len(everything) * (rank + 1) // world]
@@ -187,6 +189,7 @@ def retrieval(
     generator: torch.Generator | None = None,
     searcher: Searcher | RowSearcher | None = None,
     loss_sample: int = 1000,
+    confusion: bool = False,
 ) -> Retrieval:
     """Recall@K, Precision@K, mAP@K, MAP@R, R-precision and mAP, with intervals, per query and per class.
 
@@ -202,6 +205,7 @@ def retrieval(
         searcher: an index of the same gallery, with row numbers as ids, to use instead of the exact search. mAP, which
             needs the whole ranking, is then not computed.
         loss_sample: with a searcher, the number of queries on which the loss against the exact search is measured.
+        confusion: whether to count which classes the wrong queries find first.
 
     Returns:
         A `Retrieval`. Queries without a positive to find are left out and counted.
@@ -217,11 +221,12 @@ def retrieval(
     check_bootstrap(resamples, confidence, least=0)
     if loss_sample < 1:
         raise InvalidInput(f"loss_sample: expected an integer ≥ 1, got {loss_sample}")
-    task, query_labels = _read_task(embeddings, labels, gallery, gallery_labels)
+    task, query_labels, names_of_classes = _read_task(embeddings, labels, gallery, gallery_labels)
     wanted = _select_answerable(task)
     rng = numpy_generator(generator)
 
-    columns = _columns(chosen, whole_ranking=searcher is None)
+    # Recall@1 last, whether or not it is wanted: which queries are wrong
+    columns = [*_columns(chosen, whole_ranking=searcher is None), _Column("recall@1", find_metric("recall@1"), 1)]
     search_loss, sampled = None, 0
     if searcher is None:
         values = _measure(task, wanted, columns, count_negatives_before(task, wanted))
@@ -230,9 +235,10 @@ def retrieval(
         sample = np.sort(rng.choice(len(wanted), size=min(loss_sample, len(wanted)), replace=False))
         exact = _measure(task, wanted[sample], columns, count_negatives_before(task, wanted[sample]))
         lost = (exact - values[sample]).mean(axis=0)
-        search_loss = {column.key: float(lost[m]) for m, column in enumerate(columns)}
+        search_loss = {column.key: float(lost[m]) for m, column in enumerate(columns[:-1])}
         sampled = len(sample)
-    names = [column.key for column in columns]
+    right, values = values[:, -1] > 0, values[:, :-1]
+    names = [column.key for column in columns[:-1]]
     bounds = bootstrap_intervals(values, resamples, confidence, rng) if resamples else np.empty((0, 2))
     return Retrieval(
         ks=chosen,
@@ -245,6 +251,7 @@ def retrieval(
         confidence=confidence,
         search_loss=search_loss,
         loss_sample=sampled,
+        confusion=count_confusion(task, names_of_classes, wanted, right, searcher) if confusion else None,
     )
 
 
@@ -292,16 +299,18 @@ def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(check_integer("ks", k, least=1) for k in given))
 
 
-def _read_task(embeddings: object, labels: object, gallery: object, gallery_labels: object) -> tuple[Task, Array]:
-    """The checked task, and the labels of the queries as given."""
+def _read_task(
+    embeddings: object, labels: object, gallery: object, gallery_labels: object
+) -> tuple[Task, Array, Array]:
+    """The checked task, the labels of the queries as given, and the names of the classes in order."""
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery_labels" if gallery_labels is None else "gallery"
         raise InvalidInput(f"gallery and gallery_labels go together: {missing} is missing")
     queries = Vectors.read(embeddings)
     query_labels = read_labels(labels, len(queries))
     if gallery is None:
-        _, (numbers,) = number_classes(query_labels)
-        return Task(queries, queries, numbers, numbers, shared=True), query_labels
+        names, (numbers,) = number_classes(query_labels)
+        return Task(queries, queries, numbers, numbers, shared=True), query_labels, names
     searched = Vectors.read(gallery, "gallery embeddings")
     if searched.dim != queries.dim:
         raise ShapeError(
@@ -309,8 +318,8 @@ def _read_task(embeddings: object, labels: object, gallery: object, gallery_labe
             "as embeddings of one model have"
         )
     searched_labels = read_labels(gallery_labels, len(searched), "gallery labels")
-    _, (query_class, gallery_class) = number_classes(query_labels, searched_labels)
-    return Task(queries, searched, query_class, gallery_class, shared=False), query_labels
+    names, (query_class, gallery_class) = number_classes(query_labels, searched_labels)
+    return Task(queries, searched, query_class, gallery_class, shared=False), query_labels, names
 
 
 def _select_answerable(task: Task) -> NDArray[np.intp]:

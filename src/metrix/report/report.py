@@ -1,4 +1,4 @@
-"""A report on runs: settings, training curves, metrics, galleries, maps, geometry and cost on one page."""
+"""A report on runs: settings, training curves, metrics, classes, galleries, maps, geometry and cost on one page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from metrix.errors import check_integer
 from metrix.evaluate import Positivity
 from metrix.report.page import Page, Section
 from metrix.report.reported_runs import measure_run, read_runs
+from metrix.report.sections.classes import build_classes_section
 from metrix.report.sections.cost import build_cost_section
 from metrix.report.sections.embedding_map import build_map_section
 from metrix.report.sections.galleries import build_galleries_section
@@ -83,6 +84,7 @@ def compose_report(
         build_settings_section(runs),
         build_training_section(runs),
         build_metrics_section(runs, differences, options.resamples),
+        build_classes_section(runs),
         build_galleries_section(runs, options.data, options.queries, options.seed),
         build_map_section(runs, options.classes, options.seed, report),
         geometry,

@@ -101,7 +101,7 @@ def measure_run(run: ReportedRun, spec: str | None, ks: tuple[int, ...] | None, 
         return
     try:
         test = embed_examples(run.model, spec)
-        found = evaluate_examples(test, ks, resamples=resamples, clustered=False)
+        found = evaluate_examples(test, ks, resamples=resamples, clustered=False, per_class=True)
         run.measured = MeasuredRun(run.name, run.config, run.model, test, found)
     except MetrixError as error:
         if spec is not None:  # an error in what was asked for, not in the run

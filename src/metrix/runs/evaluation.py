@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Comparison, Retrieval
+from metrix.runs.class_table import list_classes, summarise_classes
 from metrix.runs.embedding_files import read_embeddings, read_labels
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
@@ -57,20 +58,24 @@ class Evaluation:
             **self.about,
             "retrieval": self.retrieval.to_dict(),
             "clustering": None if self.clustering is None else self.clustering.to_dict(),
+            "per_class": None if self.retrieval.confusion is None else summarise_classes(self.retrieval).to_dict(),
             **({} if self.refinement is None else {"refinement": self.refinement.to_dict()}),
         }
 
     def write_per_class(self, path: Path) -> None:
-        """Write a CSV with one line per class: its number of queries and the mean of each measure."""
-        per_class = self.retrieval.per_class
+        """Write a CSV with one line per class, the worst first: its images and queries, the mean of each measure, and
+        the class that most of its wrong queries find first."""
         measures = list(self.retrieval.means)
+        header = ["label", "images", "queries", *measures, "confused_with", "confused_queries"]
 
         def write(temporary: Path) -> None:
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                writer.writerow(["label", "queries", *measures])
-                for label, row in per_class.items():
-                    writer.writerow([label, row["queries"], *(repr(row[name]) for name in measures)])
+                writer.writerow(header)
+                for row in list_classes(self.retrieval):
+                    other = "" if row.confused_with is None else row.confused_with
+                    values = (repr(row.measures[name]) for name in measures)
+                    writer.writerow([row.label, row.images, row.queries, *values, other, row.confused])
 
         write_output(path, write)
 
@@ -125,6 +130,7 @@ def evaluate_examples(
     clustered: bool | None = None,
     expand: int = 0,
     rerank: int = 0,
+    per_class: bool = False,
 ) -> Evaluation:
     """Measure retrieval and clustering.
 
@@ -136,6 +142,7 @@ def evaluate_examples(
         clustered: whether to measure clustering; None does unless there are very many examples and classes
         expand: search again with each query expanded by so many neighbours (αQE); 0 for none
         rerank: re-rank so many neighbours of each query by k-reciprocal sets; 0 for none
+        per_class: whether to count which classes are confused
     """
     about = dict(examples.about or {})
     chosen = ks or KS_LARGE.get(about.get("layout", ""), KS)
@@ -152,12 +159,13 @@ def evaluate_examples(
         examples.gallery_labels,
         resamples=resamples,
         searcher=searcher,
+        confusion=per_class and not (expand or rerank),
     )
     refinement = None
     if expand or rerank:
         if approximate:
             raise InvalidInput("--approximate: expected a plain search, got --expand or --rerank; give one of them")
-        plain, retrieval = retrieval, _measure_refined(examples, chosen, resamples, expand, rerank)
+        plain, retrieval = retrieval, _measure_refined(examples, chosen, resamples, expand, rerank, per_class)
         refinement = evaluate.compare(plain, retrieval, resamples=max(resamples, 1))
         about |= {"expand": expand, "rerank": rerank}
     vectors, labels = examples.everything
@@ -185,7 +193,9 @@ class _RefinedSearch:
         return found.ids
 
 
-def _measure_refined(examples: Examples, ks: tuple[int, ...], resamples: int, expand: int, rerank: int) -> Retrieval:
+def _measure_refined(
+    examples: Examples, ks: tuple[int, ...], resamples: int, expand: int, rerank: int, per_class: bool
+) -> Retrieval:
     found = evaluate.retrieval(
         examples.vectors,
         examples.labels,
@@ -195,6 +205,7 @@ def _measure_refined(examples: Examples, ks: tuple[int, ...], resamples: int, ex
         resamples=resamples,
         searcher=_RefinedSearch(examples, expand, rerank),
         loss_sample=1,
+        confusion=per_class,
     )
     return replace(found, search_loss=None, loss_sample=0)  # it is compared with the plain search on all queries
 
