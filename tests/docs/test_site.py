@@ -140,7 +140,7 @@ def test_pages_in_a_browser(address: str, site: Path) -> None:
             page.goto(f"{address}/{path.name}", wait_until="load")
             marked = page.locator(".arithmatex").count()
             assert page.locator(".arithmatex .katex-html").count() == marked, path.name
-            assert path.name != "equations.html" or marked >= 0
+            assert path.name != "equations.html" or marked > 10
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 390, f"{path.name} is {width} pixels wide"
     assert problems == []

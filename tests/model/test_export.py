@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.errors import ModelError
+from metrix.extras import MissingExtra
 from metrix.model import Embedder
 from metrix.model.export import (
     TOLERANCE,
@@ -118,8 +119,8 @@ def test_a_model_that_cannot_be_exported_says_why() -> None:
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    with pytest.raises(ModelError, match=r"needs onnxruntime; run pip install 'metrix\[onnx\]'"):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtra, match=r"package onnxruntime, which is not installed; .*'metrix\[onnx\]'"):
         build_onnx(small())
 
 

@@ -60,12 +60,14 @@ def positivity_command(
     import numpy as np
 
     from metrix.cli.terminal.tables import build_numbers_table
+    from metrix.extras import require_extra
     from metrix.report.figures.positivity import draw_positivity
     from metrix.report.page.writing import write_figure
     from metrix.runs.analysis import build_analysed_loss, measure_positivity
     from metrix.runs.output import make_output_folder, write_output
     from metrix.train.config import Config
 
+    require_extra("matplotlib")
     model, train = _training_examples(
         run, embeddings, labels, initial, json_output, choose_reading(max_bad, root, follow_links)
     )

@@ -58,9 +58,11 @@ def report_command(
     from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
+    from metrix.extras import require_extra
     from metrix.report.page import Page
     from metrix.report.report import ReportOptions, compose_report
 
+    require_extra("matplotlib")
     Page.check_path(output)
     options = ReportOptions(
         data=data,

@@ -65,6 +65,7 @@ def reproduce_command(
     """
     from metrix.cli.terminal.grid import build_grid_watcher
     from metrix.cli.terminal.progress import show_progress
+    from metrix.extras import require_extra
     from metrix.reproduce.cells import parse_shard, take_shard
     from metrix.reproduce.grid import build_grid
     from metrix.reproduce.items import cells_of_items, choose_items
@@ -82,6 +83,7 @@ def reproduce_command(
     if not items:
         _print_items(grid, jobs, json_output)
         return
+    require_extra("matplotlib")
     cells = take_shard(cells_of_items(items, grid), part)
     state = run_cells(cells, grid.store, jobs, build_grid_watcher(quiet, grid.store, jobs))
     failed = {one.name: error for one, error in state.failed.values()}

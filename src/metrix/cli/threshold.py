@@ -52,6 +52,7 @@ def threshold(
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_threshold_table, describe_threshold
+    from metrix.extras import require_extra
     from metrix.report.figures.threshold import draw_threshold
     from metrix.report.page.writing import write_figure
     from metrix.runs.output import make_output_folder
@@ -64,6 +65,7 @@ def threshold(
         flags = [f"--{name}" for name in given]
         raise InvalidInput(f"expected one of --precision, --recall and --far, got {' and '.join(flags) or 'none'}")
     ((target, wanted),) = given.items()
+    require_extra("matplotlib")
     with show_progress(json_output) as report:
         model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
         found = measure_threshold(model, target, wanted, data=data, resamples=bootstrap)

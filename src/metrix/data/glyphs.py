@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.data.catalogue import UNSPLIT, Catalogue
+from metrix.extras import import_extra, require_extra
 from metrix.files import cache_folder, warn_not_cached, write_atomically
 
 NAMES = ("glyphs", "glyphs-mini")
@@ -177,14 +178,15 @@ def _draw_character(font: Any, character: str) -> NDArray[np.uint8]:
 
 
 def _font_folder() -> Path:
-    import matplotlib
-
+    matplotlib = import_extra("matplotlib")
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 
 def _version() -> str:
     """A hash of everything the pixels depend on: this code, the fonts and the rasteriser."""
     from PIL import features
+
+    require_extra("matplotlib")
 
     text = f"{RECIPE} {version('matplotlib')} {version('pillow')} {features.version('freetype2')}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]

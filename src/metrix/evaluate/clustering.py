@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput
 from metrix.evaluate.vectors import Vectors, number_classes, read_labels
+from metrix.extras import import_extra
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def k_means(
     unit: NDArray[np.float32], clusters: int, seed: int = 0, iterations: int = 25, restarts: int = 1
 ) -> NDArray[np.int64]:
     """The cluster of each row (n,), from k-means on all rows."""
-    import faiss
+    faiss = import_extra("faiss")
 
     found = faiss.Kmeans(
         unit.shape[1],

@@ -7,15 +7,9 @@ run_server(app, host, port)     either of them, until it is interrupted
 
 from __future__ import annotations
 
-from metrix.errors import InvalidInput
+from metrix.extras import require_extra
 
 
 def require_packages() -> None:
     """An error that says what to install, if the packages of the service are missing."""
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput(f"expected the package {error.name}; run pip install 'metrix[serve]'") from error
+    require_extra("fastapi", "uvicorn", "prometheus_client", "python_multipart")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from metrix.errors import ModelError
+from metrix.extras import require_extra
 from metrix.files import write_atomically
 from metrix.model.embedder import Embedder
 
@@ -227,12 +228,8 @@ def quantise(model: Any, batches: Iterable[NDArray[np.float32]] | None = None) -
 
 
 def require_onnx() -> None:
-    """Raise `ModelError` unless the packages of `metrix[onnx]` are installed."""
-    from importlib.util import find_spec
-
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise ModelError(f"ONNX needs {', '.join(missing)}; run pip install 'metrix[onnx]'")
+    """Raise `MissingExtra` unless the packages of `metrix[onnx]` are installed."""
+    require_extra("onnx", "onnxruntime", "onnxscript")
 
 
 def _prepare(embedder: Embedder, size: int | None) -> tuple[StraightPass, Tensor]:

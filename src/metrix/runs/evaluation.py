@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from metrix import evaluate
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Comparison, Retrieval
+from metrix.extras import has_extra
 from metrix.runs.class_table import list_classes, summarise_classes
 from metrix.runs.embedding_files import read_embeddings, read_labels
 from metrix.runs.output import write_output
@@ -139,7 +140,8 @@ def evaluate_examples(
         ks: the K of Recall@K; the usual ones of the dataset by default
         resamples: bootstrap resamples of the queries, for confidence intervals
         approximate: search an approximate index instead of all of the gallery
-        clustered: whether to measure clustering; None does unless there are very many examples and classes
+        clustered: whether to measure clustering; None does unless there are very many examples and classes, or faiss is
+            not installed
         expand: search again with each query expanded by so many neighbours (αQE); 0 for none
         rerank: re-rank so many neighbours of each query by k-reciprocal sets; 0 for none
         per_class: whether to count which classes are confused
@@ -172,7 +174,7 @@ def evaluate_examples(
     classes = len(np.unique(labels))
     about |= {"images": len(vectors), "classes": classes, "dim": int(vectors.shape[1])}
     if clustered is None:
-        clustered = len(vectors) * classes <= CLUSTERED_AT_MOST
+        clustered = len(vectors) * classes <= CLUSTERED_AT_MOST and has_extra("faiss")
     found = evaluate.clustering(vectors, labels) if clustered else None
     return Evaluation(about, retrieval, found, refinement)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput
+from metrix.extras import import_extra
 
 MEMORY = 4 << 30  # bytes of vectors past which the inverted lists of ivf are built on disk
 HNSW_CONSTRUCTION = 100
@@ -50,7 +51,7 @@ class Settings:
 
 def build_graph(vectors: NDArray[np.float32], kind: str, settings: Settings, on_disk: Path | None) -> Any:
     """The faiss index of an approximate kind; None for the exact one."""
-    import faiss
+    faiss = import_extra("faiss")
 
     count, dim = vectors.shape
     if kind == "exact":
@@ -87,7 +88,7 @@ def _add(graph: Any, vectors: NDArray[np.float32], start: int, stop: int) -> Non
 
 def _lists_on_disk(trained: Any, vectors: NDArray[np.float32], settings: Settings, path: Path) -> Any:
     """Inverted lists past memory: part by part into files, then merged into one that stays on disk."""
-    import faiss
+    faiss = import_extra("faiss")
     from faiss.contrib.ondisk import merge_ondisk
 
     count, dim = vectors.shape

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
+from metrix.extras import import_extra
 from metrix.search.faiss_graph import Settings, build_graph, faiss_silenced
 from metrix.search.filters import Condition, mask
 from metrix.search.items import Items, chained, kinds_of, require_distinct, same_columns
@@ -89,7 +90,7 @@ class FaissStore:
     def _search_graph(
         self, queries: NDArray[np.float32], k: int, rows: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        import faiss
+        faiss = import_extra("faiss")
 
         similarities, found = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         given, out, rows_out = (faiss.swig_ptr(array) for array in (queries, similarities, found))
@@ -98,7 +99,7 @@ class FaissStore:
         return similarities, found
 
     def _parameters(self, rows: NDArray[np.int64] | None, k: int) -> Any:
-        import faiss
+        faiss = import_extra("faiss")
 
         selected: dict[str, Any] = {}
         if rows is not None:
@@ -170,7 +171,7 @@ class FaissStore:
 
     def _writable_graph(self) -> Any:
         """The approximate index read into memory, to add to; None if there is none, or its lists are on disk."""
-        import faiss
+        faiss = import_extra("faiss")
 
         if self._path is None or self._path.with_suffix(".ivfdata").exists():
             return None
@@ -193,7 +194,7 @@ def nearest(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Similarities and rows of the k nearest by inner product, exactly; `vectors` may be mapped from a file."""
-    import faiss
+    faiss = import_extra("faiss")
 
     plain = np.asarray(vectors)  # what faiss.contrib.torch_utils puts in place of knn knows no np.memmap
     found: tuple[NDArray[np.float32], NDArray[np.int64]] = faiss.knn(
@@ -219,7 +220,7 @@ def write_generation(
     if several:  # the ids of one lot are distinct already
         require_distinct(items.ids)
     if kind != "exact":
-        import faiss
+        faiss = import_extra("faiss")
 
         place |= {"graph": f"graph-{name}.faiss", "breadth": settings.breadth}
         if graph is None:
@@ -271,7 +272,7 @@ def open_generation(folder: Path, place: Mapping[str, Any], kind: str) -> FaissS
     items = _open_items(folder, place)
     graph = None
     if kind != "exact":
-        import faiss
+        faiss = import_extra("faiss")
 
         path = folder / place["graph"]
         # Inverted lists stay in the file, as does the storage of hnsw; only the coarse centres are read.

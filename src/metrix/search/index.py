@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
+from metrix.extras import require_extra
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
 from metrix.search import faiss_store
@@ -330,8 +331,10 @@ def _name(generation: int) -> str:
 
 def _engine(store: str) -> str:
     if store == "faiss":
+        require_extra("faiss")
         return "faiss"
     if store.startswith("milvus:"):
+        require_extra("pymilvus")
         return "milvus"
     raise InvalidInput(f"store: expected faiss, milvus:PATH or milvus:http://HOST:PORT, got {store!r}")
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
+from metrix.extras import import_extra
 from metrix.files import write_json
 from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import as_ids
@@ -286,13 +287,10 @@ def address(store: str, folder: Path) -> str:
 
 
 def _connect(uri: str, folder: Path) -> Any:
-    try:
-        from pymilvus import MilvusClient
-    except ImportError as error:
-        raise InvalidInput(f"store milvus:{uri}: expected pymilvus; pip install 'metrix[milvus]'") from error
+    client = import_extra("pymilvus").MilvusClient
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback before it raises
     with _explained(uri):
-        return MilvusClient(uri if "://" in uri else str((folder / uri).resolve()), timeout=30)
+        return client(uri if "://" in uri else str((folder / uri).resolve()), timeout=30)
 
 
 @contextlib.contextmanager

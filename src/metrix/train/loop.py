@@ -15,6 +15,7 @@ from torch import Tensor
 
 from metrix.data.training_parts import count_answerable
 from metrix.errors import EmbeddingError, InvalidInput
+from metrix.extras import has_extra
 from metrix.model.bfloat16 import prepare_bfloat16
 from metrix.train import checkpoint, distributed
 from metrix.train.allocation import keep_freed_memory
@@ -173,7 +174,7 @@ class _Loop:
     requests: StopRequests
     team: Team
     began: float  # by the monotonic clock, as if the run had never been interrupted
-    events: Any = None  # TensorBoard's writer, on rank 0
+    events: Any = None  # TensorBoard's writer, on rank 0 and if TensorBoard is installed
     total_steps: int = field(init=False)
     saved: float = field(init=False)  # when the last checkpoint was written
 
@@ -275,7 +276,7 @@ class _Loop:
         found = self.state.measure_untrained()
         if self.team.first:
             self.run.log(step=0, epoch=0, val=found)
-            self.events.add_scalar("val/recall@1", score(found), 0)
+            self._log_event("val/recall@1", score(found), 0)
         self.watcher.untrained(found)
 
     @property
@@ -295,7 +296,7 @@ class _Loop:
             self._save(self.run.best)
         if self.team.first:
             self.run.log(step=progress.step, epoch=progress.epoch, val=found)
-            self.events.add_scalar("val/recall@1", score(found), progress.step)
+            self._log_event("val/recall@1", score(found), progress.step)
         self.watcher.validated(progress, means, found, kept)
 
     def end_epoch(self, validated: bool) -> None:
@@ -336,8 +337,8 @@ class _Loop:
 
     @contextmanager
     def open_log(self) -> Iterator[None]:
-        """Open TensorBoard's writer on rank 0; events that a resumed run writes again replace the old ones."""
-        if not self.team.first:
+        """Open TensorBoard's writer on rank 0, if installed; a resumed run replaces the events that it writes again."""
+        if not self.team.first or not has_extra("tensorboard"):
             yield
             return
         from torch.utils.tensorboard import SummaryWriter
@@ -353,7 +354,11 @@ class _Loop:
         also = {"skipped": skipped} if skipped else {}
         self.run.log(step=progress.step, epoch=progress.epoch, lr=lr, **named, **also)
         for name, value in named.items():
-            self.events.add_scalar(f"train/{name}", value, progress.step)
+            self._log_event(f"train/{name}", value, progress.step)
+
+    def _log_event(self, name: str, value: float, step: int) -> None:
+        if self.events is not None:
+            self.events.add_scalar(name, value, step)
 
     def _save(self, path: Path) -> None:
         self.saved = time.monotonic()

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from metrix.extras import require_extra
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -65,6 +67,7 @@ _STANDALONE = (
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Apply the common style to figures made inside; matplotlib's settings are restored afterwards."""
+    require_extra("matplotlib")
     from matplotlib import rc_context
 
     with rc_context(cast("Any", _LOOK)), warnings.catch_warnings():
@@ -75,6 +78,7 @@ def figure_style() -> Iterator[None]:
 
 def new_figure(width: float = 5.2, height: float = 3.6) -> Figure:
     """An empty figure of this size in inches, unknown to pyplot."""
+    require_extra("matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
