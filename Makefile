@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium docs bench fuzz chaos clean
+.PHONY: demo test check chromium docs wheel wheel-test bench fuzz chaos clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
@@ -27,6 +27,21 @@ chromium:
 docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+# dist/: the wheel and the source distribution
+wheel: .venv/.installed
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
+# The tests of the command line, reports, search and packaging against the installed wheel, in an environment of its own.
+WHEEL_TESTS ?= tests/cli tests/report tests/explore/test_service.py tests/search/test_index.py tests/test_public_names.py \
+	tests/test_packaging.py tests/test_extras.py
+wheel-test: wheel
+	rm -rf build/wheel-env && $(PYTHON) -m venv build/wheel-env
+	build/wheel-env/bin/pip install --quiet --constraint constraints.txt \
+		"$$(echo dist/metrix-*.whl)[search,report,serve,tensorboard,onnx,milvus]" pytest httpx hypothesis
+	cd build && METRIX_WHEEL=1 OMP_NUM_THREADS=1 wheel-env/bin/python -m pytest --rootdir .. -c ../pyproject.toml $(addprefix ../,$(WHEEL_TESTS))
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from metrix.model import Embedder
     from metrix.model.split import split
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Clean",
     "Embedder",
