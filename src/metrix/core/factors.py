@@ -1,18 +1,21 @@
-"""λ ~ Beta(α, α), the interpolation factors of eq. mixing."""
+"""λ ~ Beta(α, α), the interpolation factors of eq. mixing: drawn, or integrated out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from metrix.core.validation import as_tensor, check_lam
-from metrix.errors import check_number, unknown_choice
+from metrix.errors import InvalidInput, check_number, unknown_choice
 
-LAM_PER = ("pair", "batch")
+DRAWN_PER = ("pair", "batch")
+EXPECTED = "expected"  # in place of a draw: the expectation over λ
+NODES = 8  # at which a loss is evaluated for its expectation
 RowsOfFactors = Callable[[Tensor], Tensor]
 
 
@@ -54,11 +57,35 @@ class Factors:
         return lambda rows: _draw_rows(rows, shape[1], self.alpha, key, self.like)
 
 
-def check_drawing(alpha: float, lam_per: str) -> None:
-    """Raise an error for an α or a `lam_per` that λ cannot be drawn with."""
+def check_drawing(alpha: float, lam_per: str, drawn_by: str | None = None) -> None:
+    """Raise an error for an α or a `lam_per` that λ cannot be drawn with.
+
+    Args:
+        alpha: λ ~ Beta(alpha, alpha).
+        lam_per: one draw for each "pair" or each "batch"; "expected" for none.
+        drawn_by: the name of a mixing method that only draws; None if "expected" is allowed, too.
+    """
     check_number("alpha", alpha, above=0)
-    if lam_per not in LAM_PER:
-        raise unknown_choice("lam_per", lam_per, LAM_PER)
+    if lam_per == EXPECTED and drawn_by is not None:
+        names = " or ".join(map(repr, DRAWN_PER))
+        raise InvalidInput(f"lam_per: expected {names} with {drawn_by}, got {lam_per!r}; only Metrix integrates over λ")
+    if lam_per not in (*DRAWN_PER, EXPECTED):
+        raise unknown_choice("lam_per", lam_per, (*DRAWN_PER, EXPECTED))
+
+
+@cache
+def quadrature(alpha: float, nodes: int) -> tuple[tuple[float, float], ...]:
+    """λ and weight of each node of the Gauss-Jacobi quadrature of Beta(α, α): E f(λ) ≈ Σ weight · f(λ).
+
+    It is exact for polynomials in λ up to degree 2 · nodes - 1.
+
+    >>> [(round(lam, 3), round(weight, 3)) for lam, weight in quadrature(2.0, 2)]
+    [(0.276, 0.5), (0.724, 0.5)]
+    """
+    from scipy.special import roots_jacobi
+
+    x, w = roots_jacobi(nodes, alpha - 1.0, alpha - 1.0)
+    return tuple(zip(((1.0 + x) / 2.0).tolist(), (w / w.sum()).tolist(), strict=True))
 
 
 def draw(

@@ -26,6 +26,7 @@ from metrix.core.functions import (
     ArcExponential,
     CircleExponential,
     Exponential,
+    Log,
     log_sum,
     shares_exponential,
     two_log_sums,
@@ -61,6 +62,14 @@ class Row:
     def needs_negative(self) -> bool:
         """Whether σ⁻ of an empty sum is undefined."""
         return not _finite_at_zero(self.sigma_neg)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether labels that are all alike leave a constant: -log Σ Y ρ + log Σ (1-Y) ρ with one ρ."""
+        pos, neg = self.sigma_pos, self.sigma_neg
+        if self.include_positive or not (isinstance(pos, Log) and isinstance(neg, Log)):
+            return False
+        return pos.sign == -neg.sign and self.rho_pos == self.rho_neg
 
 
 def _finite_at_zero(sigma: Function) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from metrix.core.choices import METRIX_PAPER, Choice, find
 from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
-from metrix.core.factors import Factors, check_drawing, choose
+from metrix.core.factors import EXPECTED, NODES, Factors, check_drawing, choose, quadrature
 from metrix.core.loss import AnyLabels, Loss
 from metrix.core.mixed import mixed_loss
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
@@ -37,7 +37,10 @@ class Metrix(Objective):
         alpha: λ ~ Beta(alpha, alpha).
         hard_negatives: mix only the k most similar negatives of each anchor; several have one k for each mixup
             type. None: 3 for input mixup, all for feature and embed mixup.
-        lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step.
+        lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step; "expected" draws none:
+            the mixed loss is its expectation over a λ that all pairs share (docs/equations.md).
+        lam_nodes: with "expected": values of λ at which the loss is evaluated, by Gauss-Jacobi quadrature. It costs
+            as many mixed losses.
         renormalise: bring mixed embeddings to unit norm (embed mixup).
         generator: of all random choices; None is torch's default one.
         memory_budget: bytes that the activations of mixed examples may take at a time.
@@ -74,6 +77,7 @@ class Metrix(Objective):
         alpha: float = 2.0,
         hard_negatives: int | Sequence[int | None] | None = None,
         lam_per: str = "pair",
+        lam_nodes: int = NODES,
         renormalise: bool = True,
         generator: torch.Generator | None = None,
         memory_budget: int = 2**28,
@@ -88,6 +92,13 @@ class Metrix(Objective):
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
         check_drawing(alpha, lam_per)
         self.strength, self.alpha, self.lam_per = check_number("strength", strength, least=0), float(alpha), lam_per
+        self.lam_nodes = check_integer("lam_nodes", lam_nodes, least=1)
+        if lam_per == EXPECTED and self.loss.candidate_role == "examples" and self.loss.row.cancels:
+            raise InvalidInput(
+                f"lam_per: expected 'pair' with {type(self.loss).__name__}, got {lam_per!r}: where all pairs share one "
+                "λ, its positive and negative sums over mixed examples cancel, and there is no gradient; use "
+                "include_positive=True, or another loss"
+            )
         self.renormalise, self.generator = renormalise, generator
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
         self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
@@ -155,7 +166,7 @@ class Metrix(Objective):
         return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
 
     def mixed(
-        self, embeddings: Tensor, labels: AnyLabels, lam: float | Tensor | None = None, pairs: str | None = None
+        self, embeddings: Tensor, labels: AnyLabels, lam: float | Tensor | str | None = None, pairs: str | None = None
     ) -> Tensor:
         """eq. loss-mixed with embedding mixup, without the clean loss.
 
@@ -163,7 +174,7 @@ class Metrix(Objective):
             embeddings: (n, d); they need not be normalised.
             labels: (n,), as in `forward`.
             lam: λ of every pair, or a tensor (n, n) of λ of ordered pairs, n counting the embeddings of a memory,
-                too; None draws them.
+                too; "expected" for the expectation over λ; None does as `lam_per` says.
             pairs: a kind of mixing pairs; None draws one of the objective's.
 
         Returns:
@@ -178,7 +189,7 @@ class Metrix(Objective):
         model: AnyModel,
         features: Tensor,
         labels: AnyLabels,
-        lam: float | Tensor | None = None,
+        lam: float | Tensor | str | None = None,
         pairs: str | None = None,
     ) -> Tensor:
         """eq. loss-mixed with feature mixup of `features = model.features(inputs)`; the rest is as in `mixed`."""
@@ -191,7 +202,7 @@ class Metrix(Objective):
         model: AnyModel,
         inputs: Tensor,
         labels: AnyLabels,
-        lam: float | Tensor | None = None,
+        lam: float | Tensor | str | None = None,
         pairs: str | None = None,
     ) -> Tensor:
         """eq. loss-mixed with input mixup; the rest is as in `mixed`."""
@@ -210,7 +221,10 @@ class Metrix(Objective):
         for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
             route = route_for(mixup, model)
             negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
-            lines.append(f"{mixup} mixup: {route.name}. {route.why[0].upper()}{route.why[1:]}. Mixes {negatives}.")
+            line = f"{mixup} mixup: {route.name}. {route.why[0].upper()}{route.why[1:]}. Mixes {negatives}."
+            if self.lam_per == EXPECTED:
+                line += f" The loss is computed for {self.lam_nodes} values of λ, and averaged over Beta(α, α)."
+            lines.append(line)
         return "\n".join(lines)
 
     def extra_repr(self) -> str:
@@ -232,7 +246,7 @@ class Metrix(Objective):
         sets: Sets,
         mixup: str,
         kind: str,
-        lam: float | Tensor | None,
+        lam: float | Tensor | str | None,
     ) -> tuple[Tensor, int]:
         """eq. loss-mixed, and how many anchors were left out.
 
@@ -257,10 +271,21 @@ class Metrix(Objective):
         mixture = mixup_type.mixture(model, source, options)
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"
-        generator = self.ranks.own_generator(self.generator) if local and per_pair else self.generator
-        factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
-        mixed, left_out = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest, self.interpolated)
-        return gather.tie(mixed), left_out
+        generator = self.ranks.own_generator(self.generator) if local and per_pair and lam is None else self.generator
+
+        def loss_with(lam: float | Tensor | None) -> tuple[Tensor, int]:
+            factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
+            return mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest, self.interpolated)
+
+        lam = self.lam_per if lam is None and self.lam_per == EXPECTED else lam
+        if not isinstance(lam, str):
+            mixed, left_out = loss_with(lam)
+            return gather.tie(mixed), left_out
+        if lam != EXPECTED:
+            raise InvalidInput(f"lam: expected a number, a tensor, {EXPECTED!r} or None, got {lam!r}")
+        terms = [(weight, *loss_with(node)) for node, weight in quadrature(self.alpha, self.lam_nodes)]
+        mixed = torch.stack([weight * value for weight, value, _ in terms]).sum()
+        return gather.tie(mixed), terms[0][2]
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]
@@ -295,6 +320,7 @@ def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator
         alpha=settings.alpha,
         hard_negatives=settings.hard_negatives,
         lam_per=settings.lam_per,
+        lam_nodes=settings.lam_nodes,
         generator=generator,
         target=settings.target,
         target_pos=settings.target_pos,

@@ -212,7 +212,11 @@ class MixingSettings(Protocol):
 
     @property
     def lam_per(self) -> str:
-        """One λ for each pair, or for each batch."""
+        """One λ for each pair, or for each batch; or the expectation over λ."""
+
+    @property
+    def lam_nodes(self) -> int:
+        """Values of λ at which a loss is evaluated for its expectation."""
 
     @property
     def target(self) -> str:

@@ -78,7 +78,7 @@ def measure_positivity(examples: Examples, loss: Loss, config: Config, seed: int
         loss,
         batch_size=max(train.batch_size, 3),
         per_class=min(max(train.per_class, 2), max(train.batch_size, 3) - 1),
-        lam_per=config.mixing.lam_per,
+        lam_per="pair" if config.mixing.lam_per == "pair" else "batch",  # an expectation is over one λ of all pairs
         generator=torch.Generator().manual_seed(seed),
     )
 

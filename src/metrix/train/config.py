@@ -149,7 +149,10 @@ class Mixing(ConfigSection):
     hard_negatives: tuple[int | None, ...] | None = Field(
         None, description="mix only with the k hardest negatives, or all; one value per mixup type"
     )
-    lam_per: Literal["pair", "batch"] = Field("pair", description="draw one λ for each")
+    lam_per: Literal["pair", "batch", "expected"] = Field(
+        "pair", description="draw one λ for each pair or batch, or none: the loss is its expectation over λ"
+    )
+    lam_nodes: int = Field(8, ge=1, description="with --lam-per expected: values of λ to average over")
     target: Literal["paper", "interpolated"] = Field(
         "paper", description="threshold of a mixed example: that of the loss, or one that follows λ"
     )

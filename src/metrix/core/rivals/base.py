@@ -49,9 +49,10 @@ class Drawing:
 
     alpha: float
     lam_per: str
+    method: str
 
     def __post_init__(self) -> None:
-        check_drawing(self.alpha, self.lam_per)
+        check_drawing(self.alpha, self.lam_per, drawn_by=self.method)
 
     def __call__(
         self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None, generator: torch.Generator | None

@@ -78,7 +78,7 @@ class IMix(Objective):
             check_number("temperature", temperature, above=0)
         if temperature is not None and targets == "classes":
             raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
-        self.drawing = Drawing(alpha, lam_per)
+        self.drawing = Drawing(alpha, lam_per, "IMix")
         self.mixup, self.targets, self.temperature = mixup, targets, temperature
         self.strength = check_number("strength", strength, least=0)
         self.generator, self.memory_budget = generator, check_integer("memory_budget", memory_budget, least=1)

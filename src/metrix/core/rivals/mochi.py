@@ -67,7 +67,7 @@ class MoCHi(EmbeddingObjective):
             if kind not in KINDS:
                 raise unknown_choice("pairs of MoCHi", kind, KINDS)
         self.hard_negatives = check_integer("hard_negatives", hard_negatives, least=1)
-        self.drawing, self.generator = Drawing(alpha, lam_per), generator
+        self.drawing, self.generator = Drawing(alpha, lam_per, "MoCHi"), generator
         self.kinds = "+".join(self.pairs)
 
     def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> EmbeddingLoss:

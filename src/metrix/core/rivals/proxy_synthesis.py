@@ -56,7 +56,7 @@ class ProxySynthesis(EmbeddingObjective):
         self.loss: ProxyLoss = as_proxy_loss(loss, "ProxySynthesis")
         if not 0 < ratio <= 1:
             raise InvalidInput(f"ratio: expected a number > 0 and ≤ 1, got {ratio}")
-        self.drawing = Drawing(alpha, lam_per)
+        self.drawing = Drawing(alpha, lam_per, "ProxySynthesis")
         self.ratio, self.generator = float(ratio), generator
 
     def parts(
