@@ -8,6 +8,7 @@ import yaml
 
 from metrix.train import config
 from tests.command_line import Metrix
+from tests.photos import write_photos
 
 SMALL = (
     "train", "glyphs-mini", "--backbone", "glyphs-cnn", "--dim", "8", "--batch-size", "12", "--per-class", "3",
@@ -66,6 +67,9 @@ def test_switches(metrix: Metrix) -> None:
         (("glyphs", "--preset", "glyphs", "--config", "c.yaml"), "both given"),
         (("--resume", "nowhere"), "is no run"),
         (("--resume", "run", "--lr", "1"), "--resume with --lr"),
+        (("--finish", "nowhere"), "is no run"),
+        (("--finish", "run", "--epochs", "3"), "--finish with --epochs"),
+        (("--finish", "run", "--resume", "run"), "--resume with --finish"),
         (("nowhere",), "neither a built-in one nor an existing file"),
         (("glyphs-mini", "--backbone", "glyphs-cnn", "--loss", "contrastive", "--beta", "2"), "has no beta"),
         (
@@ -83,7 +87,7 @@ def test_switches(metrix: Metrix) -> None:
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], message: str, metrix: Metrix, tmp_path: Path) -> None:
-    output = () if "--resume" in arguments else ("--output", tmp_path / "run")
+    output = () if {"--resume", "--finish"} & set(arguments) else ("--output", tmp_path / "run")
     ended = metrix("train", *arguments, *output)
     assert ended.code == 2, ended.err
     assert message in ended.err
@@ -94,7 +98,10 @@ def test_mistakes(arguments: tuple[str, ...], message: str, metrix: Metrix, tmp_
 def test_what_a_person_sees(metrix: Metrix, tmp_path: Path) -> None:
     ended = metrix(*SMALL, "--output", tmp_path / "run")
     assert ended.code == 0
-    assert "Recall@1" in ended.out
+    for word in ("Recall@K", "R@1", "validation, untrained", "validation, best", "unseen classes"):
+        assert word in ended.out
+    for verb in ("evaluate", "report", "index"):
+        assert f"metrix {verb} {tmp_path / 'run'}" in ended.err
     for word in ("clean", "mixed", "images/s", "R@1", "validation classes", "best", str(tmp_path / "run")):
         assert word in ended.err.replace("\n", "")
 
@@ -123,3 +130,62 @@ def test_print_config_prints_no_loss_that_does_not_exist(metrix: Metrix) -> None
     assert ended.code == 2
     assert ended.out == ""
     assert "unknown loss 'contrastiv'; did you mean 'contrastive'?" in ended.err
+
+
+def settings_of(printed: str, section: str = "model") -> dict[str, object]:
+    found: dict[str, object] = yaml.safe_load(printed)[section]
+    return found
+
+
+def test_photos_start_from_pretrained_weights_and_characters_from_random_ones(metrix: Metrix, tmp_path: Path) -> None:
+    def weights(*arguments: object) -> object:
+        printed = metrix("train", *arguments, "--print-config")
+        assert printed.code == 0, printed.err
+        return settings_of(printed.out)["weights"]
+
+    assert weights("photos") == weights("photos", "--backbone", "vit_small_patch16_224") == "pretrained"
+    assert weights("glyphs") is weights("photos", "--backbone", "glyphs-cnn") is None
+    assert weights("photos", "--weights", "random") is None
+    assert weights("photos", "--weights", "a.safetensors") == "a.safetensors"
+    # a file of settings means what it meant
+    (tmp_path / "c.yaml").write_text("data:\n  data: photos\n")
+    assert weights("--config", tmp_path / "c.yaml") is None
+    assert weights("--config", tmp_path / "c.yaml", "--weights", "pretrained") == "pretrained"
+
+
+def test_without_weights_and_network_nothing_is_trained_unasked(
+    metrix: Metrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metrix.model.backbones._network_answers", lambda: False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
+    photos = write_photos(tmp_path / "photos", 4, 4)
+    ended = metrix("train", photos, "--backbone", "resnet18", "-o", tmp_path / "run")
+    assert ended.code == 2
+    for word in ("pretrained weights of 'resnet18'", "--weights FILE", "efficientnet_lite0", "--weights random"):
+        assert word in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_random_weights_are_said_aloud(metrix: Metrix, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 4, 6)
+    small = ("--backbone", "resnet10t", "--image-size", "32", "--dim", "8", "--batch-size", "4", "--per-class", "2")
+    ended = metrix("train", photos, *small, "--max-steps", "1", "--weights", "random", "-o", tmp_path / "run")
+    assert ended.code == 0, ended.err
+    assert "the weights of resnet10t are random" in ended.err
+    assert "--weights pretrained" in ended.err
+
+
+def test_a_finished_run_goes_on_and_an_interrupted_one_ends(metrix: Metrix, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = [a for a in SMALL if a not in ("--max-steps", "4")]
+    assert metrix(*arguments, "--epochs", "1", "-o", run).code == 0
+    refused = metrix("train", "--resume", run, "--epochs", "1")
+    assert refused.code == 2
+    assert "--epochs: expected more than 1" in refused.err
+    ended = metrix("train", "--resume", run, "--epochs", "2")
+    assert ended.code == 0, ended.err
+    assert "goes on after 1 epoch, to 2 epochs in all" in ended.err
+    assert json.loads((run / "results.json").read_text("utf-8"))["epochs"] == 2
+    again = metrix("train", "--finish", run, "--json")
+    assert again.json["epochs"] == 2

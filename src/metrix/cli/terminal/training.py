@@ -57,8 +57,9 @@ class DrawnWatcher(Watcher):
         """Say what is trained, and start the bar."""
         self.console.print(
             f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} images of "
-            f"{part.num_classes:,} classes, run [cyan]{escape(str(run.path))}[/]"
+            f"{part.num_classes:,} classes; {escape(config.model.backbone)}, {escape(_describe_weights(config))}"
         )
+        self.console.print(f"run [cyan]{escape(str(run.path))}[/]", highlight=False, soft_wrap=True)
         if progress.step:
             self.console.print(f"resuming from step {progress.step:,} (epoch {progress.epoch + 1})")
         self.bars.start()
@@ -97,23 +98,52 @@ class DrawnWatcher(Watcher):
         self.console.print(numbers + recall + remark, highlight=False)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
-        """Print Recall@K on the unseen classes, and where the run is."""
+        """Print Recall@K on the validation classes before and after training, and on unseen ones."""
         self.close()
-        test = results["test"]
-        table = Table(title=f"Unseen classes: {test['images']:,} images of {test['classes']:,} classes")
-        for k in test["recall"]:
-            table.add_column(f"Recall@{k}", justify="right")
-        table.add_row(*(f"{100 * v:.1f}" for v in test["recall"].values()))
-        Console().print(table)
+        Console().print(build_results_table(run.metrics(), results))
         if skipped := results.get("skipped_steps"):
             self.console.print(f"[yellow]skipped[/] {skipped:,} of {results['steps']:,} steps, which were not finite")
-        self.console.print(f"run [cyan]{escape(str(run.path))}[/]: the model is in {escape(str(run.model))}")
+        path = escape(str(run.path))
+        self.console.print(
+            f"run [cyan]{path}[/], its model in {path}/{run.model.name}", highlight=False, soft_wrap=True
+        )
 
     def close(self) -> None:
         """Release the terminal."""
         if self.tasks:  # stopping bars that were never drawn prints an empty line
             self.bars.stop()
             self.tasks.clear()
+
+
+def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any]) -> Table:
+    """Build the table at the end of a run: Recall@K of the unseen classes, and of the validations that lead there.
+
+    Args:
+        metrics: the lines of metrics.jsonl
+        results: the content of results.json
+    """
+    test, best = results["test"], results.get("best_epoch")
+    ks = list(test["recall"])
+    table = Table(title="Recall@K in %")
+    table.add_column("images")
+    for heading in ("epoch", *(f"R@{k}" for k in ks)):
+        table.add_column(heading, justify="right")
+    rows: list[tuple[str, str, dict[str, Any]]] = []
+    for line in metrics:
+        if "val" in line and line["epoch"] in (0, best):
+            what = "validation, untrained" if line["epoch"] == 0 else "validation, best"
+            rows.append((what, str(line["epoch"]), line["val"]))
+    epoch = best if best is not None else results.get("epochs")
+    rows.append(("[bold]unseen classes[/]", "" if epoch is None else str(epoch), test))
+    for what, number, found in rows:
+        counted = f"{what} ({found['images']:,} of {found['classes']:,} classes)"
+        table.add_row(counted, number, *(f"{100 * found['recall'][k]:.1f}" if k in found["recall"] else "" for k in ks))
+    return table
+
+
+def _describe_weights(config: Config) -> str:
+    weights = config.model.weights
+    return "random weights" if weights is None else f"weights {weights}"
 
 
 @contextmanager
