@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
