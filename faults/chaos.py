@@ -1,9 +1,10 @@
 """Killed processes and failing writes: `make chaos`, or `make chaos ARGS="--points 20"`.
 
-Each point disturbs one job: training with its various states, embed, evaluate or index. The process (with its workers)
-is killed with SIGKILL just before its k-th change of the file system, or at a random time; or that change fails once
-because the disk is full or broken. Then the command is repeated (a run is resumed), and what it leaves must be what the
-undisturbed job leaves, bit for bit, with no temporary files. Anything else is a loss.
+Each point disturbs one job: training with its various states, in one process or two, embed, evaluate, index, report or
+reproduce. At a change of the file system, or at a random time, all its processes are killed (SIGKILL), or one of them,
+or all are asked to end (SIGTERM); or a change or a single write fails, or writes less than it was given; or files may not
+become longer than some bytes; or (as root) the disk is small. Two hours later, by the times of the files, the command is
+repeated (a run is resumed), and what it leaves must be what the undisturbed job leaves, bit for bit, with no temporary files. Anything else is a loss.
 """
 
 from __future__ import annotations
@@ -11,263 +12,104 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import json
+import io
 import os
 import random
 import secrets
 import shutil
-import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faults.material import SETTINGS, write_photos
+from faults.disturbing import Disturbance, Ended, load_shim, preload_shim, start
+from faults.jobs import JOBS, Job, Place, train_command
+from faults.material import write_photos
+from metrix.files import ABANDONED, is_temporary
 
-SECONDS = 120.0  # in which a command has to end
-CHANGES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
-TRAINING: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "ema": {"ema": 0.9, "schedule": "cosine", "mixup": ["embed", "feature"]},
-    "proxies": {"loss": "proxy-anchor", "clip": 1.0, "warmup_epochs": 1},
-    "memory": {"memory": 24, "memory_after": 1},
-    "micro-batches": {"micro_batch": 4},
-    "workers": {"data": "photos", "workers": 2, "train_classes": None, "batch_size": 6},
-    "cache": {"data": "photos", "cache": "disk", "train_classes": None, "batch_size": 6},
-}
+ROOM = 64 * 2**20  # bytes of a small disk after it was enlarged
 
 
-@dataclass(frozen=True)
-class Place:
-    """The folder of one disturbed or undisturbed job; `base` has what all share: photos, a run, drawn glyphs."""
+class Whole(NamedTuple):
+    """An undisturbed job: how it ended, what it left, and how large its files are."""
 
-    folder: Path
-    base: Path
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "output"
-
-
-class Job(NamedTuple):
-    """A command, what it leaves, and how it is repeated."""
-
-    prepare: Callable[[Place], None]
-    command: Callable[[Place], list[str]]
-    contents: Callable[[Place], dict[str, Any]]
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    code: int  # negative: the signal
-    errors: str
-    changes: int  # of the file system
-    seconds: float
-
-
-class Disturbance(NamedTuple):
-    """What happens to a process: nothing; `kill` or `fail` at the change `at`; `kill` after `after` seconds."""
-
-    kind: str = "none"
-    at: int = 0
-    after: float = 0.0
-    error: int = errno.ENOSPC
-
-    def __str__(self) -> str:
-        what = f"fails with {errno.errorcode[self.error]}" if self.kind == "fail" else "killed"
-        return f"{what} at change {self.at}" if self.at else f"{what} after {self.after:.3f} s"
-
-
-def train_command(kind: str) -> Callable[[Place], list[str]]:
-    def command(place: Place) -> list[str]:
-        if (place.output / "config.yaml").exists():
-            return ["train", "--resume", str(place.output), "--quiet"]
-        values = SETTINGS | TRAINING[kind]
-        data = str(place.base / "photos") if values["data"] == "photos" else values["data"]
-        flags = [
-            part
-            for key, value in values.items()
-            if key != "data" and value is not None
-            for part in ("--" + key.replace("_", "-"), ",".join(value) if isinstance(value, list) else str(value))
-        ]
-        return ["train", data, *flags, "--output", str(place.output), "--quiet"]
-
-    return command
-
-
-def read_run(place: Place) -> dict[str, Any]:
-    from safetensors.numpy import load_file
-
-    found: dict[str, Any] = {}
-    for name in ("model/model.safetensors", "checkpoints/last.safetensors", "checkpoints/best.safetensors"):
-        if (place.output / name).exists():
-            tensors = load_file(place.output / name)
-            found |= {f"{name}: {key}": (value.shape, value.tobytes()) for key, value in tensors.items()}
-    found["metrics.jsonl"] = (place.output / "metrics.jsonl").read_text()
-    results = json.loads((place.output / "results.json").read_text())
-    found["results.json"] = {key: value for key, value in results.items() if key != "seconds"}
-    return found
-
-
-def read_files(*patterns: str) -> Callable[[Place], dict[str, Any]]:
-    def read(place: Place) -> dict[str, Any]:
-        files = sorted(file for pattern in patterns for file in place.folder.glob(pattern))
-        own = str(place.folder).encode()  # some files name the run that they belong to
-        return {str(file.relative_to(place.folder)): file.read_bytes().replace(own, b"") for file in files}
-
-    return read
-
-
-def read_index(place: Place) -> dict[str, Any]:
-    """The current generation; a second build that follows a complete one has another number."""
-    from metrix.search import Index
-
-    opened = Index.open(place.output)
-    generation = dict(opened.manifest.place)
-    opened.close()
-    return {key: (place.output / str(generation[key])).read_bytes() for key in ("vectors", "items")}
-
-
-def copy_run(place: Place) -> None:
-    shutil.copytree(place.base / "run", place.output)
-
-
-def nothing(place: Place) -> None:
-    pass
-
-
-JOBS: dict[str, Job] = {
-    **{kind: Job(nothing, train_command(kind), read_run) for kind in TRAINING},
-    "embed": Job(
-        nothing,
-        lambda p: ["embed", str(p.base / "run"), "-o", str(p.output) + ".parquet", "--engine", "torch", "--quiet"],
-        read_files("*.parquet"),
-    ),
-    "evaluate": Job(
-        copy_run,
-        lambda p: ["evaluate", str(p.output), "--bootstrap", "20", "--json"],
-        read_files("output/embeddings/*.safetensors", "output/evaluation.json"),
-    ),
-    "index": Job(
-        nothing,
-        lambda p: ["index", str(p.base / "run"), str(p.base / "photos"), "-o", str(p.output)],
-        read_index,
-    ),
-}
-
-
-def start(place: Place, command: list[str], disturbance: Disturbance) -> Ended:
-    """Run a command in a forked process (all modules are loaded already) and disturb it."""
-    log, counted = place.folder / "stderr", place.folder / "changes"
-    counted.write_text("0")
-    began = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        with contextlib.suppress(BaseException):
-            _run_command(place, command, disturbance, log, counted)
-        os._exit(70)  # not reached
-    deadline = began + (disturbance.after or SECONDS)
-    status = 0
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            break
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            break
-        time.sleep(0.002)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # workers that outlive it
-    code = os.waitstatus_to_exitcode(status)
-    return Ended(code, log.read_text(errors="replace"), int(counted.read_text() or 0), time.monotonic() - began)
-
-
-def _run_command(place: Place, command: list[str], disturbance: Disturbance, log: Path, counted: Path) -> None:
-    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
-    os.environ["METRIX_CACHE"] = str(place.folder / "cache")
-    own, root, bookkeeping, changes = os.getpid(), f"{place.folder}/", (str(log), str(counted)), 0
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal changes
-        if event not in CHANGES or os.getpid() != own or not isinstance(arguments[0], str | os.PathLike):
-            return
-        if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            return
-        path = os.fspath(arguments[0])
-        if not isinstance(path, str) or not path.startswith(root) or path in bookkeeping:
-            return
-        failing = disturbance.kind == "fail"
-        if failing and event in ("os.remove", "os.rmdir"):  # neither needs room
-            return
-        changes += 1
-        if changes == disturbance.at:
-            if failing:
-                raise OSError(disturbance.error, os.strerror(disturbance.error), path)
-            os.killpg(0, signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    code = 1
-    try:
-        from metrix.cli import app
-
-        sys.argv = ["metrix", *command]
-        app.main()
-        code = 0
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    counted.write_text(str(changes))
-    os._exit(code)
+    ended: Ended
+    contents: dict[str, Any]
+    longest: int
+    bytes: int
 
 
 def leftovers(place: Place) -> list[str]:
     """Files and folders that only exist while something is written."""
-    found = [path for root in (place.output, place.folder / "cache") for path in root.rglob("*")]
-    found += list(place.folder.glob(".*"))
-    names = [str(path.relative_to(place.folder)) for path in found if _is_unfinished(path)]
-    return sorted(names)
+    found = [path for path in place.folder.rglob("*") if "glyphs" not in path.parts]
+    return sorted(str(path.relative_to(place.folder)) for path in found if _is_unfinished(path))
 
 
 def _is_unfinished(path: Path) -> bool:
-    from metrix.files import is_temporary
-
     hidden = path.name.startswith(".") and not path.name.endswith("lock")
     return is_temporary(path) or path.suffix == ".building" or (hidden and path.is_dir())
 
 
-def new_place(folder: Path, base: Path, job: Job) -> Place:
+@contextlib.contextmanager
+def new_place(folder: Path, base: Path, job: Job, size: int = 0) -> Iterator[Place]:
+    """A folder for a job, removed at the end; with a size, a disk of its own with so many bytes of room."""
     place = Place(folder, base)
     place.folder.mkdir(parents=True)
-    shutil.copytree(base / "cache" / "glyphs", folder / "cache" / "glyphs")
-    job.prepare(place)
-    return place
+    try:
+        if size:
+            mount("-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(folder))
+        shutil.copytree(base / "cache" / "glyphs", folder / "cache" / "glyphs")
+        job.prepare(place)
+        if size:
+            used = sum(file.stat().st_blocks * 512 for file in folder.rglob("*"))
+            mount("-o", f"remount,size={used + size}", str(folder))
+        yield place
+    finally:
+        if size:
+            subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def mount(*arguments: str) -> None:
+    """Call mount; raises if it fails."""
+    subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+def can_mount() -> bool:
+    """Whether this process may mount a small disk."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", folder)
+        except subprocess.CalledProcessError:
+            return False
+        subprocess.run(["umount", folder], check=True)
+    return True
 
 
 def try_point(place: Place, job: Job, disturbances: list[Disturbance], expected: dict[str, Any]) -> tuple[bool, str]:
     """Disturb a job, repeat it, and compare; whether it was disturbed, and what was lost ('' if nothing)."""
     hit = False
-    for disturbance in disturbances:
-        ended = start(place, job.command(place), disturbance)
-        hit = hit or ended.code != 0
-        if disturbance.kind == "fail" and (ended.code not in (0, 1, 2) or "Traceback" in ended.errors):
-            return True, f"the failed write ended with {ended.code}:\n{ended.errors[-1500:]}"
-    ended = start(place, job.command(place), Disturbance())
-    if ended.code != 0:
-        return hit, f"repeating it ended with {ended.code}: {ended.errors[-1500:]}"
+    log = place.folder.with_suffix(".log")
+    for one in disturbances:
+        ended = start(place.folder, log, job.command(place), job.processes, one)
+        hit = hit or ended.failed or one.fails
+        unexpected = [code for code in ended.codes if code not in allowed_codes(one, job.processes)]
+        if unexpected or (one.kind != "kill" and "Traceback" in ended.errors):
+            return True, f"it ended with {ended.codes}:\n{ended.errors[-1500:]}"
+        if one.kind == "full":
+            mount("-o", f"remount,size={ROOM}", str(place.folder))
+    an_hour_ago = time.time() - 2 * ABANDONED
+    for name in leftovers(place):
+        os.utime(place.folder / name, (an_hour_ago, an_hour_ago))
+    ended = start(place.folder, log, job.command(place), job.processes, Disturbance())
+    if ended.failed:
+        return hit, f"repeating it ended with {ended.codes}: {ended.errors[-1500:]}"
     try:
         found = job.contents(place)
     except Exception as error:
@@ -279,18 +121,37 @@ def try_point(place: Place, job: Job, disturbances: list[Disturbance], expected:
     return hit, f"left behind: {', '.join(left[:5])}" if left else ""
 
 
-def choose(rng: random.Random, whole: Ended) -> list[Disturbance]:
+def allowed_codes(one: Disturbance, processes: int) -> tuple[int, ...]:
+    """The exit codes that a disturbed command may have."""
+    if one.kind in ("kill", "kill one"):  # 3: another process was lost; 1: a worker failed
+        return (0, -9, 1, 3)
+    if one.kind == "term":
+        return (0, -15, 143, *((3,) if processes > 1 else ()))
+    if one.kind == "write" and not one.error:  # writing less than was asked for is no failure
+        return (0,)
+    return (0, 1, 2, *((3,) if processes > 1 else ()))
+
+
+def choose(rng: random.Random, job: Job, whole: Whole, small_disks: bool) -> list[Disturbance]:
     """One disturbance, or two."""
+    shim = whole.ended.writes > 0
+    kinds = ["kill"] * 9 + ["kill one"] * (4 if job.processes > 1 else 1) + ["term"] * 3 + ["fail"] * 3
+    kinds += ["limit"] * 2 + ["write"] * (4 if shim else 0)
 
     def one() -> Disturbance:
-        kind = rng.random()
-        if kind < 0.2:
-            return Disturbance("kill", after=rng.uniform(0.01, max(0.02, whole.seconds)))
-        at = rng.randrange(1, max(2, whole.changes + 1))
-        if kind < 0.75:
-            return Disturbance("kill", at)
-        return Disturbance("fail", at, error=rng.choice((errno.ENOSPC, errno.EIO)))
+        kind = rng.choice(kinds)
+        if kind == "limit":
+            return Disturbance(kind, rng.randrange(1, whole.longest))
+        if kind == "write":
+            error = rng.choice((0, errno.EIO, errno.EIO, errno.ENOSPC))
+            return Disturbance(kind, rng.randrange(1, whole.ended.writes + 1), error=error)
+        if kind != "fail" and rng.random() < 0.3:
+            return Disturbance(kind, after=rng.uniform(0.01, max(0.02, whole.ended.seconds)))
+        error = rng.choice((errno.ENOSPC, errno.EIO)) if kind == "fail" else 0
+        return Disturbance(kind, rng.randrange(1, max(2, whole.ended.changes + 1)), error=error)
 
+    if small_disks and rng.random() < 0.08:
+        return [Disturbance("full", rng.randrange(1, max(2, whole.bytes)), error=errno.ENOSPC)]
     return [one() for _ in range(rng.choice((1, 1, 1, 2)))]
 
 
@@ -306,58 +167,107 @@ def load_modules() -> None:
     torch.set_num_threads(1)
     for module in pkgutil.walk_packages(metrix.__path__, "metrix."):
         if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            with contextlib.suppress(ImportError):  # of an extra
+                importlib.import_module(module.name)
     for name in ("faiss", "pyarrow.parquet", "torch.utils.tensorboard", "lightning_fabric", "timm", "torchvision"):
         importlib.import_module(name)
+
+
+def warm_up(base: Path, folder: Path) -> None:
+    """Run some commands in this process: what they load and compute once, forked processes need not."""
+    from metrix.cli import app
+
+    arguments, before = sys.argv, os.environ.get("METRIX_CACHE")
+    os.environ["METRIX_CACHE"] = str(base / "cache")
+    for name in ("cache", "ema", "embed", "index", "report"):
+        place = Place(folder / f"warm-{name}", base)
+        place.folder.mkdir()
+        JOBS[name].prepare(place)
+        sys.argv = ["metrix", *JOBS[name].command(place)]
+        silent = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+            app.main()
+        shutil.rmtree(place.folder)
+    sys.argv = arguments
+    os.environ.pop("METRIX_CACHE")
+    if before is not None:
+        os.environ["METRIX_CACHE"] = before
+
+
+def measure_whole(folder: Path, base: Path, name: str) -> Whole:
+    """Run a job undisturbed."""
+    job = JOBS[name]
+    with new_place(folder, base, job) as place:
+        before = {file for file in folder.rglob("*") if file.is_file()}
+        ended = start(folder, folder.with_suffix(".log"), job.command(place), job.processes, Disturbance())
+        if ended.failed:
+            sys.exit(f"{name}, undisturbed, ended with {ended.codes}: {ended.errors}")
+        sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file() and file not in before]
+        return Whole(ended, job.contents(place), max(sizes), sum(sizes))
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m faults chaos", description=__doc__)
     parser.add_argument("--points", type=int, default=1000, help="how many (1,000)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
     parser.add_argument("--seed", type=int, help="of the choice of points; random by default")
     parser.add_argument("--jobs", default=",".join(JOBS), help=f"some of {', '.join(JOBS)}")
+    parser.add_argument("--minutes", type=float, help="stop after this time, even before all points are tried")
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     names = options.jobs.split(",")
+    if load_shim() is None:
+        with tempfile.TemporaryDirectory(prefix="chaos") as text:
+            preload_shim(Path(text), list(arguments))  # does not come back if it can be compiled
+        print("no C compiler: single writes that fail are not tried", flush=True)
+    memory = Path("/dev/shm")  # nothing here is about surviving a loss of power: fsync need not take time
+    parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
+    with tempfile.TemporaryDirectory(prefix="chaos", dir=parent, ignore_cleanup_errors=True) as text:
+        return try_points(Path(text), names, options.first, options.points, seed, options.minutes)
+
+
+def try_points(folder: Path, names: list[str], first: int, points: int, seed: int, minutes: float | None) -> int:
+    """Try points and print what was lost; returns the exit code."""
+    began, base, small_disks = time.monotonic(), folder / "base", can_mount()
+    base.mkdir()
+    write_photos(base / "photos", classes=8)
     load_modules()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chaos", ignore_cleanup_errors=True) as folder:
-        base = Path(folder) / "base"
-        base.mkdir()
-        write_photos(base / "photos", classes=8)
-        prepared = Place(base, base)
-        made = start(prepared, train_command("plain")(prepared), Disturbance())  # also draws the glyphs
-        if made.code:
-            sys.exit(f"the run to start from failed: {made.errors}")
-        prepared.output.rename(base / "run")
-        expected: dict[str, tuple[Ended, dict[str, Any]]] = {}
-        tried, lost = Counter[str](), list[str]()
-        missed = 0
-        print(f"{options.points:,} points, seed {seed}", flush=True)
-        for point in range(options.points):
-            name = names[point % len(names)]
-            job, rng = JOBS[name], random.Random(f"{seed} {point}")
-            if name not in expected:
-                place = new_place(Path(folder) / f"whole-{name}", base, job)
-                whole = start(place, job.command(place), Disturbance())
-                if whole.code:
-                    sys.exit(f"{name}, undisturbed, ended with {whole.code}: {whole.errors}")
-                expected[name] = whole, job.contents(place)
-            whole, contents = expected[name]
-            place = new_place(Path(folder) / f"point-{point}", base, job)
-            disturbances = choose(rng, whole)
-            hit, loss = try_point(place, job, disturbances, contents)
-            tried[name] += 1
-            missed += not hit
-            if loss:
-                lost.append(f"{name}, point {point}: {' then '.join(map(str, disturbances))}: {loss}")
-                print(lost[-1], flush=True)
-            shutil.rmtree(place.folder, ignore_errors=True)
-    for name, times in tried.items():
-        whole = expected[name][0]
-        print(f"{name:14} {times:5,} points  ({whole.changes} changes, {whole.seconds:.1f} s undisturbed)")
+    prepared = Place(base, base)
+    made = start(base, folder / "base.log", train_command("plain")(prepared), 1, Disturbance())  # also draws glyphs
+    if made.failed:
+        sys.exit(f"the run to start from failed: {made.errors}")
+    prepared.output.rename(base / "run")
+    warm_up(base, folder)
+    wholes: dict[str, Whole] = {}
+    tried, kinds, lost, missed = Counter[str](), Counter[str](), list[str](), 0
     print(
-        f"{sum(tried.values()):,} points tried ({missed} ended before or in spite of the disturbance), "
-        f"{len(lost)} losses, {time.monotonic() - began:.0f} s"
+        f"{points:,} points from number {first}, seed {seed}" + ("" if small_disks else "; no small disks"), flush=True
+    )
+    for point in range(first, first + points):
+        if minutes is not None and time.monotonic() - began > 60 * minutes:
+            print(f"stopped after {minutes:g} minutes", flush=True)
+            break
+        name, rng = names[point % len(names)], random.Random(f"{seed} {point}")
+        if name not in wholes:
+            wholes[name] = measure_whole(folder / f"whole-{name.replace(' ', '-')}", base, name)
+        job, whole = JOBS[name], wholes[name]
+        disturbances = choose(rng, job, whole, small_disks)
+        size = disturbances[0].at if disturbances[0].kind == "full" else 0
+        with new_place(folder / f"point-{point}", base, job, size) as place:
+            hit, loss = try_point(place, job, disturbances, whole.contents)
+        tried[name] += 1
+        kinds.update(one.kind for one in disturbances)
+        missed += not hit
+        if loss:
+            lost.append(f"{name}, point {point}: {' then '.join(map(str, disturbances))}: {loss}")
+            print(lost[-1], flush=True)
+    for name, times in tried.items():
+        ended = wholes[name].ended
+        size = f"{ended.changes} changes, {ended.writes} writes, {ended.seconds:.1f} s undisturbed"
+        print(f"{name:14} {times:5,} points  ({size})")
+    print(", ".join(f"{kind}: {times:,}" for kind, times in kinds.most_common()))
+    print(
+        f"{sum(tried.values()):,} points tried ({missed} ended before the disturbance), {len(lost)} losses, "
+        f"{time.monotonic() - began:.0f} s ({time.process_time() + sum(os.times()[2:4]):.0f} s of a core)"
     )
     return int(bool(lost))

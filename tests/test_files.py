@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,19 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
         assert cache_folder() == tmp_path / "xdg" / "metrix"
         monkeypatch.delenv("XDG_CACHE_HOME")
         assert cache_folder() == Path.home() / ".cache" / "metrix"
+
+
+def test_what_a_killed_process_left_of_a_file_goes_with_the_next_write(tmp_path: Path) -> None:
+    def left(name: str, hours: float) -> Path:
+        file = tmp_path / name
+        file.write_text("half")
+        os.utime(file, (time.time() - 3600 * hours,) * 2)
+        return file
+
+    old, recent, other = left(".a.json.0a1b2c3d", 2), left(".a.json.1a1b2c3d", 0.5), left(".b.json.0a1b2c3d", 2)
+    own = left(".a.json.mine", 2)
+    write_json(tmp_path / "a.json", {})
+    assert not old.exists()
+    assert recent.exists()  # perhaps another process writes it just now
+    assert other.exists()
+    assert own.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -32,7 +33,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file such that it appears under its name complete, or not at all.
 
     A reader, or a crash at any moment, finds the previous content or the new one, never a part. The file gets
-    the permissions of any new file (the umask decides).
+    the permissions of any new file (the umask decides). What a killed process left of the same file is deleted, once
+    it is an hour old.
 
     Args:
         path: the file to write; its folder must exist.
@@ -56,6 +58,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    _remove_abandoned(path)
 
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
@@ -68,6 +71,17 @@ def is_temporary(path: Path) -> bool:
     (True, False)
     """
     return _TEMPORARY.fullmatch(path.name) is not None
+
+
+ABANDONED = 3600.0  # seconds after which an unfinished file that nobody has written to is that of a killed process
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Delete what killed processes left of earlier attempts to write this file."""
+    for other in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):
+            if is_temporary(other) and time.time() - other.stat().st_mtime > ABANDONED:
+                other.unlink()
 
 
 def remove_temporaries(folder: Path, older_than: float = 0.0) -> None:

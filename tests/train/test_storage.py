@@ -134,3 +134,14 @@ def test_data_that_has_moved_is_asked_for(small: Config, tmp_path: Path) -> None
     with pytest.raises(InvalidInput, match=r"no longer at .*photos; give its place with --data"):
         open_run(run.path).embed("test")
     assert len(open_run(run.path).embed("test", str(tmp_path / "elsewhere"))) == 6
+
+
+def test_a_full_disk_in_the_thread_of_tensorboard(
+    small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tensorboard.compat.tensorflow_stub.io.gfile.LocalFileSystem._write", full)
+    with pytest.raises(MetrixError, match=r"cannot be written: No space left on device.*--resume"):
+        train(small, tmp_path / "run")
+    assert "Traceback" not in capfd.readouterr().err
+    monkeypatch.undo()
+    assert train(resume=tmp_path / "run").results is not None

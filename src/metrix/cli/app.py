@@ -41,7 +41,7 @@ from metrix.errors import MetrixError, MetrixWarning
 from metrix.files import describe_failure
 
 # of a disk: they can happen at any write
-STORAGE_FAILURES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT)
+STORAGE_FAILURES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="metrix",

@@ -61,13 +61,24 @@ def report_failed_writes(run: Path) -> Iterator[None]:
     """Raise `WritingFailed` in place of the error of a full, read-only or failing disk."""
     from safetensors import SafetensorError
 
+    def unwritable(error: BaseException | None) -> bool:
+        if isinstance(error, OSError):
+            return error.errno in _STORAGE
+        return isinstance(error, SafetensorError) and "os error" in str(error)
+
+    def say_nothing_twice(thread: threading.ExceptHookArgs) -> None:
+        if not unwritable(thread.exc_value):  # TensorBoard's thread: it raises the error here, too
+            before(thread)
+
+    before, threading.excepthook = threading.excepthook, say_nothing_twice
     try:
         yield
     except (OSError, SafetensorError) as error:
-        unwritable = error.errno in _STORAGE if isinstance(error, OSError) else "os error" in str(error)
-        if not unwritable:
+        if not unwritable(error):
             raise
         raise WritingFailed(error, run) from error
+    finally:
+        threading.excepthook = before
 
 
 def describe_loading_failure(error: Exception) -> str | None:
