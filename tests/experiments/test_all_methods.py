@@ -21,7 +21,7 @@ from metrix.experiments.all_methods import (
     measure_pixels,
     train_all_methods,
 )
-from metrix.experiments.methods import MethodRun, find_methods_for, list_methods, list_runs
+from metrix.experiments.methods import WITH_METRIX, MethodRun, find_methods_for, list_methods, list_runs
 from metrix.train import Config
 from metrix.train.batches import open_data
 from metrix.train.build import build_loss, build_objective
@@ -75,6 +75,17 @@ def test_every_name_is_trained_or_left_out_with_a_reason() -> None:
     assert {entry.name for entry in list_runs() if entry.left_out} == {"cls"}
 
 
+def test_every_loss_is_trained_clean_and_where_it_takes_mixup_with_metrix() -> None:
+    runs = {(e.group, e.name): build_run_config(e, build_base_config("glyphs", 5)) for e in list_runs() if not e.left_out}
+    for name, loss in LOSSES.items():
+        assert runs["loss", name].mixing.mixup == ()
+        assert ((WITH_METRIX, name) in runs) == loss.takes_mixup
+        if loss.takes_mixup:
+            mixed = runs[WITH_METRIX, name]
+            assert (mixed.loss, mixed.mixing.mixup_method) == (runs["loss", name].loss, "metrix")
+            assert mixed.mixing.mixup == ("embed",)
+
+
 class Counting(Watcher):
     steps = 0
 
@@ -83,7 +94,8 @@ class Counting(Watcher):
 
 
 def test_a_series_is_trained_once(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [e for e in list_runs() if e.name in ("contrastive", "avg+max", "mochi", "cls")]
+    names = ("contrastive", "avg+max", "mochi", "cls")
+    chosen = [e for e in list_runs() if e.name in names and e.group != WITH_METRIX]
     monkeypatch.setattr(field, "list_runs", lambda: chosen)
     values = {"epochs": 1, "max_steps": 3, "loss": "contrastive"}
     monkeypatch.setattr(field, "build_base_config", lambda data, steps: small.with_values(values))

@@ -1,7 +1,8 @@
 """Everything that can be trained, from the tables that the command line and the configuration read.
 
-`list_methods` gives a line for each name, `list_runs` a small run for each: every loss without mixup, every mixing
-method with its usual loss, and every mixup type, kind of mixing pairs, pooling head and scheme in turn.
+`list_methods` gives a line for each name, `list_runs` a small run for each: every loss without mixup and, where it takes
+it, with Metrix (embedding mixup), every mixing method with its usual loss, and every mixup type, kind of mixing pairs,
+pooling head and scheme in turn.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from metrix.train.names import (
     LossEntry,
 )
 
+WITH_METRIX = "loss with Metrix"
 GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "scheme")
 
 
@@ -120,6 +122,11 @@ def list_runs() -> list[MethodRun]:
     clean: dict[str, Any] = {"loss": "contrastive", "mixup": ()}
     mixed = {"loss": "contrastive", "mixup": ("embed",)}
     found = [MethodRun("loss", name, {"loss": name, "mixup": ()}) for name in LOSSES]
+    found += [
+        MethodRun(WITH_METRIX, name, {"loss": name, "mixup": ("embed",)})
+        for name, loss in LOSSES.items()
+        if loss.takes_mixup
+    ]
     found += [
         MethodRun("mixing method", name, {"mixup_method": name, "loss": method.usual_loss})
         for name, method in METHODS.items()
