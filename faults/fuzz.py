@@ -113,7 +113,7 @@ def embeddings(rng: random.Random, made: Material, place: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from metrix.runs.embedding_files import read_embeddings, read_labels
+    from metrix.data.vector_files import read_embeddings, read_labels
 
     values, kind = np.random.default_rng(0).random((6, 4)), rng.choice(("npy", "csv", "parquet"))
     file = place / f"a.{kind}"

@@ -76,7 +76,9 @@ def test_every_name_is_trained_or_left_out_with_a_reason() -> None:
 
 
 def test_every_loss_is_trained_clean_and_where_it_takes_mixup_with_metrix() -> None:
-    runs = {(e.group, e.name): build_run_config(e, build_base_config("glyphs", 5)) for e in list_runs() if not e.left_out}
+    runs = {
+        (e.group, e.name): build_run_config(e, build_base_config("glyphs", 5)) for e in list_runs() if not e.left_out
+    }
     for name, loss in LOSSES.items():
         assert runs["loss", name].mixing.mixup == ()
         assert ((WITH_METRIX, name) in runs) == loss.takes_mixup

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from faults.material import write_photos
 from metrix import data
+from metrix.data.vector_files import read_embeddings
 from metrix.errors import DataError, InvalidInput
 from metrix.files import cache_folder
-from metrix.runs.embedding_files import read_embeddings
 from metrix.train import train
 from metrix.train.config import read_config
 from metrix.train.run_folder import RunFolder

@@ -134,9 +134,9 @@ def utilization_command(
     from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_numbers_table
+    from metrix.data.vector_files import read_embeddings
     from metrix.errors import InvalidInput
     from metrix.runs.analysis import measure_utilization, measure_utilization_of_run
-    from metrix.runs.embedding_files import read_embeddings
     from metrix.runs.evaluation import Examples, read_examples
     from metrix.runs.output import make_output_folder
     from metrix.runs.trained_model import open_run

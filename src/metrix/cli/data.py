@@ -24,7 +24,8 @@ def add_to(app: typer.Typer) -> None:
 
 def check_command(
     spec: Annotated[
-        str, typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH")
+        str,
+        typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, vectors, or LAYOUT:PATH such as cub:PATH"),
     ],
     unseen: Annotated[float, typer.Option(help="share of a folder's classes kept for testing")] = 0.5,
     split_seed: Annotated[int, typer.Option(min=0, help="seed of the split into seen and unseen classes")] = 0,
@@ -34,7 +35,7 @@ def check_command(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest",
+            help="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest, vectors",
             show_default=False,
         ),
     ] = None,
@@ -90,7 +91,8 @@ def _print(report: CheckReport) -> None:
     if report.parts:
         table = Table(title="Parts used in training and testing")
         table.add_column("part")
-        for heading in ("images", "classes", "images per class: fewest", "median", "most"):
+        examples = "images" if report.dim is None else "vectors"
+        for heading in (examples, "classes", f"{examples} per class: fewest", "median", "most"):
             table.add_column(heading, justify="right")
         for name, part in report.parts.items():
             numbers = (part.images, part.classes, part.smallest_class, part.median_class, part.largest_class)
@@ -99,6 +101,8 @@ def _print(report: CheckReport) -> None:
     if report.sizes:
         smallest, median, largest = (f"{width}×{height}" for width, height in report.sizes)
         console.print(f"sizes in pixels: smallest {smallest}, median {median}, largest {largest}")
+    if report.dim is not None:
+        console.print(f"vectors of {report.dim:,} numbers")
     for broken in report.broken[:LISTED]:
         console.print(f"[yellow]broken[/] {escape(broken.path)}: {escape(broken.reason)}")
     if len(report.broken) > LISTED:

@@ -45,7 +45,7 @@ class Catalogue:
     """
 
     layout: str
-    root: Path | None  # None: the pixels are in memory
+    root: Path | None  # None: the pixels or vectors are in memory
     paths: tuple[str, ...]  # relative to root, with forward slashes
     labels: NDArray[np.int64]  # (images,)
     class_names: tuple[str, ...]
@@ -53,6 +53,7 @@ class Catalogue:
     boxes: tuple[Box | None, ...] | None = None
     categories: tuple[str, ...] | None = None
     pixels: NDArray[np.uint8] | None = None  # (images, height, width)
+    vectors: NDArray[np.float32] | None = None  # (examples, d): they take the place of images
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     follow_links: bool = False  # files may be outside the root, through symbolic links
@@ -114,6 +115,16 @@ class Catalogue:
         return f"Catalogue({self.layout}, {len(self.class_names):,} classes, {parts})"
 
     @property
+    def in_memory(self) -> bool:
+        """Whether the pixels or vectors themselves are here, not in files."""
+        return self.pixels is not None or self.vectors is not None
+
+    @property
+    def noun(self) -> str:
+        """What an example is: `image` or `vector`."""
+        return "image" if self.vectors is None else "vector"
+
+    @property
     def part_names(self) -> tuple[str, ...]:
         """The parts that hold images, in the order of `PARTS`."""
         present = set(np.unique(self.parts).tolist())
@@ -147,7 +158,8 @@ class Catalogue:
         """Raise a DataError that lists all `problems`, if there are any."""
         if self.problems:
             listed = "".join(f"\n  - {problem}" for problem in self.problems)
-            raise DataError(f"the {self.layout} dataset in {self.root} has problems:{listed}")
+            where = "" if self.root is None else f" in {self.root}"
+            raise DataError(f"the {self.layout} dataset{where} has problems:{listed}")
 
     def split(self, unseen: float = 0.5, seed: int = 0) -> Catalogue:
         """The same images with a fraction `unseen` of the classes as `test`, the others as `train`.
@@ -173,11 +185,12 @@ class Catalogue:
         return dataclasses.replace(self, parts=parts)
 
     def fingerprint(self) -> str:
-        """SHA-256 of paths, classes, parts, boxes, and file sizes or, for images in memory, pixels."""
+        """SHA-256 of paths, classes, parts, boxes, and file sizes or, for what is in memory, pixels or vectors."""
         digest = hashlib.sha256()
         sizes: Sequence[object]
-        if self.pixels is not None:
-            digest.update(np.ascontiguousarray(self.pixels).tobytes())
+        values = self.pixels if self.vectors is None else self.vectors
+        if values is not None:
+            digest.update(np.ascontiguousarray(values).data)
             sizes = [0] * len(self)
         else:
             sizes = [self.file(i).stat().st_size if self.file(i).exists() else None for i in range(len(self))]

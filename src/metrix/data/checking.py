@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metrix.data.catalogue import Catalogue
 from metrix.data.opening import MAX_BAD, read_catalogue
@@ -30,7 +31,7 @@ HOLDOUT = 0.1  # share of the training classes held out for model selection, unl
 
 @dataclasses.dataclass(frozen=True)
 class PartSummary:
-    """The size of a part: images, classes, and images in the smallest, median and largest class."""
+    """The size of a part: images (or vectors), classes, and images in the smallest, median and largest class."""
 
     images: int
     classes: int
@@ -44,7 +45,7 @@ class CheckReport:
     """What `check` found out about a dataset.
 
     `problems` are errors to `data.open` or to training, `notes` are not. `sizes` are (width, height) of the smallest,
-    the median and the largest image by area.
+    the median and the largest image by area; `dim` is the length of vectors, where the data are vectors.
     """
 
     spec: str
@@ -56,6 +57,7 @@ class CheckReport:
     broken: tuple[Broken, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    dim: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -110,7 +112,7 @@ def check(
     if catalogue.pixels is not None:
         height, width = catalogue.pixels.shape[1:]
         sizes = ((width, height),) * 3
-    elif not found.missing:
+    elif not found.missing and catalogue.vectors is None:
         decoded = decode_all(catalogue, found.stamp, workers=workers, progress=progress)
         broken = decoded.broken
         sizes = _smallest_median_largest(decoded.sizes)
@@ -130,6 +132,7 @@ def check(
         broken=broken,
         problems=tuple(problem for problem in problems if problem),
         notes=(*catalogue.notes, *_find_lonely(catalogue), *([] if found.missing else _find_duplicates(catalogue))),
+        dim=None if catalogue.vectors is None else catalogue.vectors.shape[1],
     )
 
 
@@ -152,18 +155,22 @@ def _find_lonely(catalogue: Catalogue) -> list[str]:
     notes: list[str] = []
     lonely = np.bincount(catalogue.labels[catalogue.where("train")], minlength=1) == 1
     if lonely.any():
-        notes.append(f"{count(int(lonely.sum()), 'training class')} with a single image, which has no positive pair")
+        noun = catalogue.noun
+        notes.append(f"{count(int(lonely.sum()), 'training class')} with a single {noun}, which has no positive pair")
     gallery = np.bincount(catalogue.labels[catalogue.where("gallery")], minlength=len(catalogue.class_names))
     # An image that is itself in the gallery needs another one of its class there.
     answers = gallery[catalogue.labels] - (catalogue.parts == "test")
     hopeless = int((answers[catalogue.where("query")] < 1).sum())
     if hopeless:
-        notes.append(f"{count(hopeless, 'query image')} without any image of the same class to find")
+        noun = catalogue.noun
+        notes.append(f"{count(hopeless, f'query {noun}')} without any {noun} of the same class to find")
     return notes
 
 
 def _find_duplicates(catalogue: Catalogue) -> list[str]:
     """A note on files with the same content in different classes: one of the two labels must be wrong."""
+    if catalogue.vectors is not None:
+        return _find_equal_vectors(catalogue.vectors, catalogue)
     if catalogue.root is None:
         return []
     by_size: dict[int, dict[str, int]] = defaultdict(dict)  # label of each path, by the size of its file
@@ -181,6 +188,16 @@ def _find_duplicates(catalogue: Catalogue) -> list[str]:
     if not pairs:
         return []
     return [f"{count(len(pairs), 'image')} with the same content as one of another class: {first_few(sorted(pairs))}"]
+
+
+def _find_equal_vectors(vectors: NDArray[np.float32], catalogue: Catalogue) -> list[str]:
+    first: dict[bytes, int] = {}
+    pairs: list[str] = []
+    for position, vector in enumerate(vectors):
+        same = first.setdefault(hashlib.sha256(vector.tobytes()).digest(), position)
+        if catalogue.labels[same] != catalogue.labels[position]:
+            pairs.append(f"{catalogue.paths[position]} and {catalogue.paths[same]}")
+    return [f"{count(len(pairs), 'vector')} equal to one of another class: {first_few(pairs)}"] if pairs else []
 
 
 def _digest(path: Path) -> bytes:

@@ -32,7 +32,7 @@ from metrix.errors import DataError
 
 
 class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """The (image, label) pairs of one part of a dataset.
+    """The (image, label) pairs of one part of a dataset, or (vector, label) pairs where the data are vectors.
 
     Labels count from 0 without gaps, and `class_names[label]` is the name of the class. Query and gallery share the
     labels of the test part. `indices` are positions in the catalogue: an image that is both a query and in the
@@ -79,8 +79,8 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the images need no decoding."""
-        return self._source.catalogue.pixels is not None
+        """Whether the images, or vectors, need no decoding."""
+        return self._source.catalogue.in_memory
 
     def with_transform(self, transform: Transform | None, seed: int = 0) -> Part:
         """A copy of this part with another transform; `seed` is that of its random numbers."""
@@ -89,7 +89,11 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return other
 
     def image(self, index: int) -> Tensor:
-        """An image before the transform, uint8 (channels, height, width)."""
+        """An image before the transform, uint8 (channels, height, width).
+
+        Raises:
+            DataError: the examples are vectors, not images
+        """
         return self._source.pixels(int(self.indices[index]))
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -107,6 +111,9 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return stacked, self.labels[[int(i) for i in indices]]
 
     def _transform(self, indices: Sequence[int]) -> Tensor | list[Tensor]:
+        vectors = self._source.catalogue.vectors
+        if vectors is not None:
+            return torch.from_numpy(vectors[self.indices[[int(i) for i in indices]]])
         images = [self.image(i) for i in indices]
         if self.transform is None:
             return images
@@ -188,6 +195,8 @@ class Dataset:
 
     def pixels(self, position: int) -> Tensor:
         """The image at a position in the catalogue, uint8 (channels, height, width)."""
+        if self.catalogue.vectors is not None:
+            raise DataError("expected images, got vectors, which cannot be shown")
         if self.catalogue.pixels is not None:
             return torch.from_numpy(self.catalogue.pixels[position]).unsqueeze(0)
         if self.cache is not None:

@@ -80,8 +80,8 @@ def open_dataset(
 
     Args:
         spec: `glyphs` or `glyphs-mini` (built in), a folder in an official layout (CUB-200-2011, Cars196, Stanford
-            Online Products, In-Shop), a folder of class folders, or a CSV, TSV or Parquet manifest. The layout is
-            recognised; `cub:PATH` names it.
+            Online Products, In-Shop), a folder of class folders, a CSV, TSV or Parquet manifest, or vectors (.npz,
+            .npy, or .parquet with a column `vector`). The layout is recognised; `cub:PATH` names it.
         unseen: fraction of the classes kept for testing, where the layout has no split of its own.
         seed: seed of that split.
         layout: the layout, as in `cub:PATH`.
@@ -107,9 +107,9 @@ def open_dataset(
     if short_side is not None and short_side < 1:
         raise DataError(f"short_side: expected a number of pixels ≥ 1, got {short_side}")
     catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links)
-    if catalogue.pixels is not None:
-        return Dataset(catalogue)
     catalogue.require_sound()
+    if catalogue.in_memory:
+        return Dataset(catalogue)
     found = survey(catalogue)
     _raise_if(describe_missing(catalogue, found))
     broken: tuple[Broken, ...] = ()
@@ -142,6 +142,6 @@ def _describe_unknown(text: str) -> str:
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"no dataset {text!r}: neither a built-in one nor an existing file or folder; {hint}expected "
-        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a manifest ({', '.join(layouts.manifest.SUFFIXES)}), or "
-        f"LAYOUT:PATH with one of the layouts {', '.join(layouts.LAYOUTS)}"
+        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a manifest ({', '.join(layouts.manifest.SUFFIXES)}), vectors "
+        f"({', '.join(layouts.vectors.SUFFIXES)}), or LAYOUT:PATH with one of the layouts {', '.join(layouts.LAYOUTS)}"
     )

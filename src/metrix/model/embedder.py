@@ -21,7 +21,8 @@ from metrix.data.survey import map_in_order
 from metrix.errors import ModelError, check_integer, unknown_choice
 from metrix.messages import OnProgress
 from metrix.model import saving
-from metrix.model.backbones import DataConfig, build_backbone, example_image
+from metrix.model.backbones import DataConfig, build_backbone, build_vector_backbone, example_image, example_vector
+from metrix.model.mlp import MLP_BACKBONE, build_vector_head, check_widths
 from metrix.model.pooling import POOLS, build_head
 from metrix.model.saving import ImageView
 from metrix.model.stages import run_up_to
@@ -41,10 +42,13 @@ class EmbedderConfig:
     freeze_to: str | None
     frozen_bn: bool
     image_size: int | None
+    inputs: int | None = None
+    hidden: tuple[int, ...] = ()
+    mix_at: int | None = None
 
 
 class Embedder(nn.Module):
-    """An embedding model: images to unit vectors (n, dim), `forward(x) = head(features(x))`.
+    """An embedding model: images, or vectors, to unit vectors (n, dim), `forward(x) = head(features(x))`.
 
     >>> embedder = Embedder("glyphs-cnn", dim=64)
     >>> embedder.features(torch.rand(2, 1, 28, 28)).shape, embedder(torch.rand(2, 1, 28, 28)).shape
@@ -59,6 +63,9 @@ class Embedder(nn.Module):
         frozen_bn: keep the running statistics of batch norm in training; its scale and shift are still trained
             unless they are frozen.
         image_size: size of the images in pixels, if not the default of the backbone.
+        inputs: with backbone `mlp`, which embeds vectors: their length.
+        hidden: the same: widths of the hidden layers.
+        mix_at: the same: how many hidden layers come before what feature mixup mixes; all of them by default.
 
     The features of a transformer are its patch tokens (n, p, c), without class and register tokens. With
     `pool="cls"`, they are only the class token (n, 1, c).
@@ -78,21 +85,44 @@ class Embedder(nn.Module):
         *,
         frozen_bn: bool = False,
         image_size: int | None = None,
+        inputs: int | None = None,
+        hidden: Sequence[int] = (),
+        mix_at: int | None = None,
     ) -> None:
         super().__init__()
         dim = check_integer("dim", dim, least=1)
         if image_size is not None:
             image_size = check_integer("image_size", image_size, least=1)
         self._pools_class_token = find("pool", pool, POOLS).class_token
-        built = build_backbone(backbone, weights, image_size)
+        if backbone == MLP_BACKBONE:
+            if inputs is None or pool != "avg" or image_size is not None:
+                raise ModelError(
+                    f"backbone {MLP_BACKBONE!r} embeds vectors: expected inputs=LENGTH, pool='avg' and no image_size, "
+                    f"got inputs={inputs}, pool={pool!r} and image_size={image_size}"
+                )
+            inputs = check_integer("inputs", inputs, least=1)
+            widths, mix_at = check_widths(hidden, mix_at)
+            built = build_vector_backbone(inputs, widths[:mix_at], weights)
+        else:
+            if inputs is not None or hidden or mix_at is not None:
+                raise ModelError(
+                    f"inputs, hidden and mix_at: expected backbone {MLP_BACKBONE!r}, which embeds vectors, got "
+                    f"{backbone!r}, which embeds images; leave them out"
+                )
+            widths = ()
+            built = build_backbone(backbone, weights, image_size)
         if self._pools_class_token and not built.has_class_token:
             others = ", ".join(repr(name) for name, entry in POOLS.items() if not entry.class_token)
             raise ModelError(f"pool {pool!r} with {backbone!r}, which has no class token; expected one of: {others}")
-        self.config = EmbedderConfig(backbone, dim, pool, freeze_to, frozen_bn, image_size)
+        self.config = EmbedderConfig(backbone, dim, pool, freeze_to, frozen_bn, image_size, inputs, widths, mix_at)
         self.data_config: DataConfig = built.data_config
         self.view: ImageView | None = ImageView()
         self.backbone = built.module
-        self.head = build_head(pool, built.channels, dim)
+        self.head: nn.Module
+        if self.takes_vectors:
+            self.head = build_vector_head(built.channels, widths[mix_at:], dim)
+        else:
+            self.head = build_head(pool, built.channels, dim)
         self._stages = built.anatomy.stages
         self._channels_last = built.channels_last
         self._prefix_tokens = built.prefix_tokens
@@ -106,6 +136,22 @@ class Embedder(nn.Module):
         if self._boundary is not None:
             self._check_split()
         self.train()
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether it embeds vectors (n, inputs) instead of images."""
+        return self.config.backbone == MLP_BACKBONE
+
+    def input_shape(self, size: int | None = None) -> tuple[int, ...]:
+        """The shape of one input: (inputs,), or (channels, height, width) of images of `size` pixels.
+
+        >>> Embedder("mlp", dim=4, pool="avg", inputs=8).input_shape(), Embedder("glyphs-cnn").input_shape()
+        ((8,), (1, 28, 28))
+        """
+        if self.config.inputs is not None:
+            return (self.config.inputs,)
+        side = size or self.data_config.size
+        return self.data_config.channels, side, side
 
     def stages(self) -> list[str]:
         """Names of the stages, which are the values of `freeze_to`, in order: `['stem', 'layer1', …]`."""
@@ -207,7 +253,8 @@ class Embedder(nn.Module):
 
         Args:
             images: paths, images of Pillow, or arrays of uint8 (height, width, channels), in any mixture; or one of
-                them, which gives a single row; or an array (n, height, width, channels).
+                them, which gives a single row; or an array (n, height, width, channels). Of a model of vectors: an
+                array (n, inputs).
             batch_size: images that go through the network at a time.
             device: where to compute, such as 'cuda'; the model is moved there. By default, where it is.
             progress: called with (images done, images in all).
@@ -222,7 +269,7 @@ class Embedder(nn.Module):
         if device is not None:
             self.to(device)
         view, where = self._build_view(), next(self.parameters()).device
-        given = _as_list(images)
+        given = list(np.atleast_2d(np.asarray(images, np.float32))) if self.takes_vectors else _as_list(images)
         vectors = np.empty((len(given), self.config.dim), np.float32)
         waiting: list[Tensor] = []
         trained, done = self.training, 0
@@ -242,6 +289,8 @@ class Embedder(nn.Module):
 
     def _build_view(self) -> Callable[[Any], Tensor]:
         """The function from an image to the input of the network."""
+        if self.takes_vectors:
+            return torch.from_numpy
         from metrix.data.transforms import still_transform
 
         view, wanted = self.view, self.data_config
@@ -280,7 +329,8 @@ class Embedder(nn.Module):
     def _check_split(self) -> None:
         """Check that cutting the backbone in two does not change its output, as operations between modules would."""
         self.eval()
-        image = example_image(self.data_config.channels, self.data_config.size)
+        channels, size = self.data_config.channels, self.data_config.size
+        image = example_vector(size) if self.takes_vectors else example_image(channels, size)
         with torch.no_grad():
             whole = self._to_positions(self.backbone.forward_features(image))  # type: ignore[operator]
             if not torch.equal(whole, self.features(image)):

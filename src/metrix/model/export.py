@@ -170,7 +170,7 @@ def measure_difference(embedder: Embedder, run: Any, size: int | None = None) ->
     """The largest absolute difference of `run(images)` to the embedder, over batches of 1, 3 and 8 random images."""
     network, _ = _prepare(embedder, size)
     generator = torch.Generator().manual_seed(0)
-    shape = _shape(embedder, size)
+    shape = embedder.input_shape(size)
     largest = 0.0
     with torch.inference_mode():
         for count in _CHECKED:
@@ -235,12 +235,7 @@ def require_onnx() -> None:
 def _prepare(embedder: Embedder, size: int | None) -> tuple[StraightPass, Tensor]:
     """A copy on the CPU in evaluation mode, and a batch of two images (a batch of one would be taken for constant)."""
     network = StraightPass(copy.deepcopy(embedder).cpu()).eval()
-    return network.requires_grad_(False), torch.zeros(2, *_shape(embedder, size))
-
-
-def _shape(embedder: Embedder, size: int | None) -> tuple[int, int, int]:
-    side = size or embedder.data_config.size
-    return embedder.data_config.channels, side, side
+    return network.requires_grad_(False), torch.zeros(2, *embedder.input_shape(size))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,10 @@ def save(
     """Write both files, each atomically."""
     from safetensors.torch import save_file
 
-    about = {"format": FORMAT, **asdict(config), "data": asdict(data_config)}
+    defaults = {field.name: field.default for field in fields(config)}
+    # What has its default is left out where earlier versions have no such key, so that they can read the rest.
+    chosen = {key: value for key, value in asdict(config).items() if defaults[key] is MISSING or value != defaults[key]}
+    about = {"format": FORMAT, **chosen, "data": asdict(data_config)}
     text = json.dumps({**about, "view": None if view is None else asdict(view)}, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     # Clones, because safetensors refuses tensors that share memory.
@@ -123,7 +126,8 @@ def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig, Im
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"the config of {file} cannot be parsed: {error!r}") from error
     known = {field.name for field in fields(EmbedderConfig)}
-    if version != FORMAT or set(content) != known:
+    added = {field.name for field in fields(EmbedderConfig) if field.default is not MISSING}  # not in older models
+    if version != FORMAT or not known - added <= set(content) <= known:
         raise ModelError(
             f"the config of {file}: expected format {FORMAT} with the keys {sorted(known)}, got format {version} "
             f"with {sorted(content)}; another version of metrix may be able to read it"

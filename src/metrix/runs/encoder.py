@@ -15,7 +15,9 @@ from torch import Tensor
 from metrix.data import Broken, ImageError, glyphs
 from metrix.data.cache import SHORT_SIDE
 from metrix.data.images import read_pixels
+from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.survey import map_in_order
+from metrix.errors import InvalidInput
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Fingerprint
 from metrix.train.batches import build_views
@@ -38,7 +40,7 @@ class ImageEncoder:
     def __init__(self, model: TrainedModel, data: str | None = None) -> None:
         self.model, self.grey = model, data in glyphs.NAMES
         wanted = model.embedder.data_config
-        layout = data if data in glyphs.NAMES else "folder"
+        layout = data if data in glyphs.NAMES else VECTORS if model.embedder.takes_vectors else "folder"
         assert layout is not None
         _, self._view = build_views(model.config, wanted, layout)
         self._side = short_side(model)
@@ -49,7 +51,10 @@ class ImageEncoder:
 
         Raises:
             ImageError: it cannot be decoded.
+            InvalidInput: the run was trained on vectors.
         """
+        if self._view is None:
+            raise InvalidInput(f"expected a run on images, got {self.model.run.path}, which was trained on vectors")
         found: Tensor = self._view(self._pixels(image))
         return found
 
@@ -99,8 +104,11 @@ def short_side(model: TrainedModel) -> int | None:
 def fingerprint(model: TrainedModel, data: str | None = None) -> Fingerprint:
     """What an index remembers of the model that made its vectors."""
     wanted = model.embedder.data_config
+    run = str(model.run.path.resolve())
+    if model.embedder.takes_vectors:
+        return Fingerprint(digest=model.digest, view=f"vectors of {wanted.size}", dim=model.config.model.dim, run=run)
     size = model.config.data.image_size or wanted.size
     kind, side = ("glyphs", None) if data in glyphs.NAMES else ("photos", short_side(model))
     mean, std = (",".join(f"{value:g}" for value in values) for values in (wanted.mean, wanted.std))
     view = f"{kind} at {size} px, mean {mean}, std {std}{f', shorter side {side} px' if side else ''}"
-    return Fingerprint(digest=model.digest, view=view, dim=model.config.model.dim, run=str(model.run.path.resolve()))
+    return Fingerprint(digest=model.digest, view=view, dim=model.config.model.dim, run=run)

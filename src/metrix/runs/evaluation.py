@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix import evaluate
+from metrix.data.vector_files import read_embeddings, read_labels
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Comparison, Retrieval
 from metrix.extras import has_extra
 from metrix.runs.class_table import list_classes, summarise_classes
-from metrix.runs.embedding_files import read_embeddings, read_labels
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 from metrix.train.measuring import KS, KS_LARGE

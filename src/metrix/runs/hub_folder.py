@@ -36,6 +36,11 @@ def export_hub(model: TrainedModel, folder: Path, *, overwrite: bool = False) ->
         folder: created if necessary; files of other names in it stay
         overwrite: replace files of another model
     """
+    if model.embedder.takes_vectors:
+        raise InvalidInput(
+            f"--hub: expected a run on images, got {model.run.path}, which was trained on vectors and needs the model "
+            "that made them; export it with --onnx or --torch-export"
+        )
     files = tuple(folder / name for name in (WEIGHTS_FILE, CONFIG_FILE, PREPROCESSING, CARD))
     taken = [file for file in files if file.exists()]
     if taken and not overwrite and not is_export_of(model, folder / PREPROCESSING):

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from metrix.data import Broken
 from metrix.data.catalogue import leaves_root
+from metrix.data.vector_files import read_embeddings
 from metrix.errors import InvalidInput
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
 from metrix.runs.embedding_blocks import BLOCK, EmbeddingBlocks
-from metrix.runs.embedding_files import read_embeddings
 from metrix.runs.encoder import ImageEncoder, fingerprint, short_side
 from metrix.runs.image_lists import ImageList, list_images, split_id
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
+from metrix.runs.vector_lists import embed_vector_files, list_vectors
 from metrix.search import Found, Index, Items, Settings
 from metrix.search.index import require_index_folder
 from metrix.search.items import together
@@ -103,9 +104,10 @@ def add_images(
     index = Index.open(output)
     root = index.manifest.root
     index.require_model(fingerprint(model, index.manifest.data))
-    if root is None:
+    if root is None and not model.embedder.takes_vectors:
         raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.manifest.data}")
-    listed = list_for_model(model, images, Path(root), max_bad=max_bad, follow_links=index.manifest.follow_links)
+    below = None if root is None else Path(root)
+    listed = list_for_model(model, images, below, max_bad=max_bad, follow_links=index.manifest.follow_links)
     with _embedded(model, listed, output) as lots:
         items = together(list(lots))
         change = index.update if replace else index.add
@@ -122,6 +124,10 @@ def list_for_model(
     follow_links: bool = False,
 ) -> ImageList:
     """The images that a user named (see `list_images`), as the model reads those of its own data."""
+    if model.embedder.takes_vectors:
+        if root is not None:
+            raise InvalidInput(f"--root: expected images, got vectors, which {model.run.path} was trained on")
+        return list_vectors(images, model)
     return list_images(
         images,
         root,
@@ -190,7 +196,13 @@ def embed_queries(
     max_bad: int | float | None = None,
     follow_links: bool = False,
 ) -> Queries:
-    """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id."""
+    """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id.
+
+    With a model of vectors, they are files of vectors.
+    """
+    if encoder.model.embedder.takes_vectors:
+        names, vectors = embed_vector_files(images, encoder.model)
+        return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
     listed = list_images(images, max_bad=max_bad, follow_links=follow_links)
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
@@ -212,7 +224,7 @@ def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
 def queries_from_file(path: Path) -> Queries:
     """Vectors of a file (.npy, .parquet, .csv) to search with: one (d,), or several (n, d)."""
     if path.suffix.lower() == ".npy" and path.is_file():
-        from metrix.runs.embedding_files import read_array
+        from metrix.data.vector_files import read_array
 
         array = read_array(path)
         vectors = array[None] if array.ndim == 1 else array

@@ -151,6 +151,8 @@ def describe_model(model: TrainedModel) -> dict[str, Any]:
 def describe_preprocessing(model: TrainedModel) -> dict[str, Any]:
     """How an image becomes the input of the network: the test view of the run, step by step."""
     wanted, size = model.embedder.data_config, model.image_size
+    if model.embedder.takes_vectors:  # the network standardises them itself
+        return {"input": "float32 (batch, numbers)", "size": size, "steps": []}
     is_glyphs = model.config.data.data in glyphs.NAMES
     steps: list[dict[str, Any]] = [{"decode": "grey" if is_glyphs else "RGB", "upright": True, "transparent": "white"}]
     interpolation = "bilinear"

@@ -24,6 +24,7 @@ from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
 from metrix.files import describe_failure
 from metrix.model import Embedder
 from metrix.model.engines import TORCH, Engine, build_engine
+from metrix.model.mlp import MLP_BACKBONE
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
 from metrix.runs.embedding_blocks import BlocksInMemory, EmbeddingBlocks
 from metrix.runs.output import CannotWrite, write_output
@@ -38,6 +39,7 @@ from metrix.train.build import build_embedder
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of
 from metrix.train.run_folder import RunFolder, open_run_folder
+from metrix.train.vectors import standardise_vectors, vector_length
 
 PARTS = ("test", "train", "all")
 FOLDER = "embeddings"
@@ -123,7 +125,12 @@ class TrainedModel:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.train.seed)
-            return build_embedder(self.config)
+            if self.config.model.backbone != MLP_BACKBONE:
+                return build_embedder(self.config)
+            dataset = self.open_data()
+            network = build_embedder(self.config, vector_length(dataset))
+            standardise_vectors(network, select_training_part(self.config, dataset))
+            return network
 
     @cached_property
     def digest(self) -> str:
@@ -148,8 +155,23 @@ class TrainedModel:
                 )
             values = {} if spec is None else {**OTHER_DATA, "data": spec}
             config = self.config.with_values({**values, **self.reading})
-            self._datasets[spec] = open_data(config, self.report, in_memory=False)
+            dataset = open_data(config, self.report, in_memory=False)
+            self._check_kind(dataset)
+            self._datasets[spec] = dataset
         return self._datasets[spec]
+
+    def _check_kind(self, dataset: Dataset) -> None:
+        """Raise `InvalidInput` unless the data are what the network takes: images, or vectors of its length."""
+        given, takes_vectors = vector_length(dataset), self.config.model.backbone == MLP_BACKBONE
+        if takes_vectors and given is None:
+            raise InvalidInput(f"data: expected vectors, which {self.run.path} was trained on, got images")
+        if not takes_vectors and given is not None:
+            raise InvalidInput(f"data: expected images, which {self.run.path} was trained on, got vectors")
+        if takes_vectors and not self.initial and given != self.embedder.config.inputs:
+            raise InvalidInput(
+                f"data: expected vectors of {self.embedder.config.inputs} numbers, as {self.run.path} was trained on, "
+                f"got vectors of {given}"
+            )
 
     def select_part(self, dataset: Dataset, name: str) -> Part:
         """A part of a dataset: `all` is every image, `train` of the run's own data what the run was trained on."""
@@ -289,6 +311,7 @@ def fingerprint_images(dataset: Dataset, part: Part) -> str:
         boxes=None if whole.boxes is None else tuple(whole.boxes[i] for i in chosen),
         categories=None,
         pixels=None if whole.pixels is None else whole.pixels[at],
+        vectors=None if whole.vectors is None else whole.vectors[at],
     )
     return only.fingerprint()
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
 from metrix.data.cache import SHORT_SIDE
+from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.samplers import BatchSampler
 from metrix.data.training_parts import choose_validation, require_trainable
 from metrix.errors import InvalidInput
@@ -121,8 +122,10 @@ def build_views(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, A
     """The training view and the test view of images, in the size and colours that a backbone wants.
 
     Grey images are converted for a backbone that wants colours, and the reverse; such glyphs are treated like photos,
-    but never flipped.
+    but never flipped. Vectors have no views.
     """
+    if layout == VECTORS:
+        return None, None
     size, augment = config.data.image_size or wanted.size, config.data.augment
     grey = layout.startswith("glyphs")
     test_view = data.still_transform(layout, size=size, channels=wanted.channels, mean=wanted.mean, std=wanted.std)

@@ -13,15 +13,22 @@ from metrix.core.objective import Clean, Objective
 from metrix.core.table1 import ProxyAnchor
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
+from metrix.model.mlp import MLP_BACKBONE
 from metrix.train.config import Config, LossChoice, Mixing
 from metrix.train.names import LOSSES, METHODS
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 
 
-def build_embedder(config: Config) -> Embedder:
-    """The network of a configuration before training; random weights are drawn from torch's global generator."""
+def build_embedder(config: Config, inputs: int | None = None) -> Embedder:
+    """The network of a configuration before training; random weights are drawn from torch's global generator.
+
+    Args:
+        config: the settings of the run
+        inputs: the length of vectors, where the data are vectors
+    """
     model = config.model
+    of_vectors = {"inputs": inputs, "hidden": model.hidden, "mix_at": model.mix_at}
     return Embedder(
         model.backbone,
         model.dim,
@@ -30,6 +37,7 @@ def build_embedder(config: Config) -> Embedder:
         model.freeze_to,
         frozen_bn=model.frozen_bn,
         image_size=config.data.image_size,
+        **(of_vectors if model.backbone == MLP_BACKBONE else {}),  # type: ignore[arg-type]
     )
 
 

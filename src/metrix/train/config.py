@@ -78,7 +78,9 @@ class Data(ConfigSection):
     """Where images come from and how they are split."""
 
     data: str = Field(
-        "glyphs", description="glyphs, glyphs-mini, a folder, a manifest (.csv, .tsv, .parquet), or LAYOUT:PATH"
+        "glyphs",
+        description="glyphs, glyphs-mini, a folder, a manifest (.csv, .tsv, .parquet), vectors (.parquet, .npz, .npy), "
+        "or LAYOUT:PATH",
     )
     unseen: float = Field(0.5, gt=0, lt=1, description="share of a folder's classes kept for testing")
     split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
@@ -101,7 +103,9 @@ class Data(ConfigSection):
 class Model(ConfigSection):
     """Backbone and head."""
 
-    backbone: str = Field("resnet50", description="a timm model, efficientnet_lite0, 1 or 2, or glyphs-cnn")
+    backbone: str = Field(
+        "resnet50", description="a timm model, efficientnet_lite0, 1 or 2, or glyphs-cnn; mlp for vectors"
+    )
     dim: int = Field(512, ge=1, description="length of the embedding")
     pool: PoolName = Field("avg+max", description="pooling of the head")
     head_init: Literal["random", "whiten"] = Field(
@@ -115,6 +119,12 @@ class Model(ConfigSection):
     freeze_to: str | None = Field(None, description="freeze the backbone up to this stage, or all of it")
     frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")
     sync_bn: bool = Field(True, description="with several processes: batch norm over the global batch")
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (512,), description="for vectors: widths of the hidden layers of mlp, separated by commas, or none"
+    )
+    mix_at: int | None = Field(
+        None, ge=0, description="for vectors: feature mixup mixes after so many hidden layers; after all by default"
+    )
     views: int = Field(0, ge=0, description="with --freeze-to: views of each training image to cache; 0 for no cache")
 
 
@@ -256,6 +266,15 @@ class Config(ConfigSection):
     def to_yaml(self) -> str:
         """The whole configuration, defaults included, as YAML."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+    def differences_to(self, other: Config) -> dict[str, Any]:
+        """The keys, without their sections, that have other values in another configuration, with the values here.
+
+        >>> Config().differences_to(Config().with_values({"epochs": 3}))
+        {'epochs': 60}
+        """
+        own, others = self.model_dump(mode="json"), other.model_dump(mode="json")
+        return {key: value for name, part in own.items() for key, value in part.items() if others[name][key] != value}
 
     def dropped_by(self, values: dict[str, Any]) -> dict[str, Any]:
         """The parameters of this loss that `with_values(values)` leaves out, because it names another loss.

@@ -37,6 +37,7 @@ from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.schedule import learning_rate_factor
 from metrix.train.starting import describe_start
 from metrix.train.state import TrainingState, prepare
+from metrix.train.vectors import fit_network
 from metrix.train.watching import Watcher
 
 SAVE_AFTER = 10.0  # seconds between checkpoints at the end of epochs: short epochs would spend their time on them
@@ -149,7 +150,8 @@ def _train(
     with team.one_at_a_time("data"):
         dataset = open_data(config, watcher.preparing)
     part = select_training_part(config, dataset)
-    asked, (config, lowered) = config, fit_batch_size(config, part)
+    asked, (config, replaced) = config, fit_network(config, dataset)
+    config, lowered = fit_batch_size(config, part)
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
         run.check_data(config, fingerprint, asked)
@@ -172,7 +174,7 @@ def _train(
         run.drop_lines_after(state.progress.epoch if state.progress.step else -1)
 
     own = [lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
-    for note in (*dataset.catalogue.notes, *own):
+    for note in (*dataset.catalogue.notes, replaced, *own):
         if note:
             watcher.note(note)
     loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds)

@@ -110,14 +110,14 @@ class RunFolder:
         Args:
             config: what is used
             fingerprint: of the data
-            asked: what was asked for, if the data allowed only a smaller batch; both are stored
+            asked: what was asked for, if the data need another network or allow only a smaller batch; both are stored
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self.write_text("config.yaml", config.to_yaml())
         self._write_environment(config, fingerprint, asked or config)
 
     def _write_environment(self, config: Config, fingerprint: str, asked: Config) -> None:
-        differing = {} if asked == config else {"batch_size": asked.train.batch_size}
+        differing = asked.differences_to(config)
         about = {**describe_environment(), "data_fingerprint": fingerprint, "asked": differing}
         if (path := path_of(config.data.data)) is not None:
             about["data_relative_to_run"] = Path(os.path.relpath(path, self.path.absolute())).as_posix()

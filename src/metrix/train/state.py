@@ -26,6 +26,7 @@ from metrix.train.distributed import Team, load_whole, unshard
 from metrix.train.divide_and_conquer import Undivided, build_scheme
 from metrix.train.ema import WeightAverage
 from metrix.train.measuring import measure
+from metrix.train.vectors import standardise_vectors, vector_length
 from metrix.train.whitening import whiten_head
 
 
@@ -160,7 +161,9 @@ def prepare(
     """
     settings = config.train
     torch.manual_seed(settings.seed)
-    embedder = build_embedder(config)
+    embedder = build_embedder(config, vector_length(dataset))
+    if not restored:
+        standardise_vectors(embedder, part)
     embedder.view = ImageView(dataset.catalogue.layout, None if config.data.cache == "none" else SHORT_SIDE)
     generator = torch.Generator().manual_seed(settings.seed)
     loss = build_loss(config.loss, part.num_classes, config.model.dim, generator)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from metrix.core.choices import Choice, by_name
 from metrix.data.catalogue import Catalogue
-from metrix.data.layouts import cars, cub, folder, inshop, manifest, products
+from metrix.data.layouts import cars, cub, folder, inshop, manifest, products, vectors
 from metrix.errors import DataError, unknown_choice
 
 
@@ -60,6 +60,14 @@ LAYOUTS: dict[str, Layout] = by_name(
     ),
     Layout(folder.NAME, "a folder for each class", "", folder.recognises, folder.read, official=False),
     Layout(manifest.NAME, "a CSV, TSV or Parquet table", "", manifest.recognises, manifest.read, official=False),
+    Layout(
+        vectors.NAME,
+        "precomputed vectors: a Parquet table with a column vector, or NumPy arrays",
+        "",
+        vectors.recognises,
+        vectors.read,
+        official=False,
+    ),
 )
 
 
@@ -80,9 +88,16 @@ def _read(path: Path, layout: str | None, root: Path | None, follow_links: bool)
         raise unknown_choice("layout", layout, LAYOUTS)
     if not path.exists():
         raise DataError(f"no such file or folder: {path}")
+    if layout == vectors.NAME or (layout is None and vectors.recognises(path)):
+        if root is not None:
+            raise DataError(f"root={root} with the vectors {path}: root is for manifests only; remove it")
+        return vectors.read(path)
     if layout == manifest.NAME or (layout is None and path.is_file()):
         if not manifest.recognises(path):
-            raise DataError(f"{path} is not a manifest; expected a folder, or a {', '.join(manifest.SUFFIXES)} file")
+            raise DataError(
+                f"{path} is not a manifest; expected a folder, a {', '.join(manifest.SUFFIXES)} file, or vectors "
+                f"({', '.join(vectors.SUFFIXES)})"
+            )
         return manifest.read(path, root)
     if root is not None:
         raise DataError(f"root={root} with the folder {path}: root (--root) is for manifests only; remove it")

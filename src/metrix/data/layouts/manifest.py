@@ -39,22 +39,27 @@ def recognises(path: Path) -> bool:
 def read(path: Path, root: Path | None = None) -> Catalogue:
     """The catalogue of a table; paths in it are relative to `root`, by default the table's folder."""
     base = (root or path.parent).resolve()
-    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     _check_columns(path, list(table))
-    given = {_text(value) for value in table.get("split", [])}
-    without_test = "test" not in given and not given.isdisjoint({"validation", "val"})
-    splits = {**SPLITS, "validation": "test", "val": "test"} if without_test else SPLITS
+    splits, notes = choose_splits(table.get("split", []))
     rows = [
         _parse_row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base, splits)
         for number, values in enumerate(zip(*table.values(), strict=True), start=1)
     ]
-    notes = (
-        ["no row is of the split test: validation rows are the test part, not for selection"] if without_test else ()
-    )
     return Catalogue.from_rows(NAME, base, rows, notes=notes)
 
 
-def _read_csv(path: Path) -> dict[str, list[Any]]:
+def choose_splits(values: Sequence[Any]) -> tuple[Mapping[str, str], list[str]]:
+    """The part that each value of the column `split` stands for, and a note if validation rows are the test part."""
+    given = {_text(value) for value in values}
+    if "test" in given or given.isdisjoint({"validation", "val"}):
+        return SPLITS, []
+    note = "no row is of the split test: validation rows are the test part, not for selection"
+    return {**SPLITS, "validation": "test", "val": "test"}, [note]
+
+
+def read_csv(path: Path) -> dict[str, list[Any]]:
+    """The columns of a CSV table, as text."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             delimiter = find_delimiter(file.readline(), NEEDED)
@@ -147,7 +152,7 @@ def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[s
     return ImageRow(
         Path(path).as_posix(),
         label,
-        _parse_part(where, values, splits),
+        parse_part(where, values, splits),
         _parse_box(where, values),
         _text(values.get("category")),
     )
@@ -162,7 +167,8 @@ def _relative(path: str, root: Path) -> str:
     return os.path.relpath(os.path.join(os.path.realpath(folder), name), root)
 
 
-def _parse_part(where: str, values: dict[str, Any], splits: Mapping[str, str]) -> str:
+def parse_part(where: str, values: Mapping[str, Any], splits: Mapping[str, str]) -> str:
+    """The part of a row by its columns `split`, `is_query` and `is_gallery`; `where` is how an error refers to it."""
     if "split" not in values:
         return UNSPLIT
     given = _text(values["split"])

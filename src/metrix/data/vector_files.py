@@ -1,4 +1,4 @@
-"""Readers of embeddings and labels in files of other programs. Nothing is unpickled."""
+"""Readers of vectors, such as embeddings, and labels in files of other programs. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -77,6 +77,37 @@ def read_array(path: Path) -> NDArray[Any]:
     if not isinstance(values, np.ndarray):
         raise DataError(f"{path} is an archive of several arrays: give one array, as np.save writes it")
     return np.array(values)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a .npz file by name; those of objects are refused."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: np.asarray(archive[name]) for name in archive.files}
+    except Exception as error:  # a damaged archive, with all kinds of exceptions
+        raise DataError(
+            f"{path} cannot be read as NumPy arrays ({error}): expected what np.savez writes for numbers or text; "
+            "objects are not read, since that would run code from the file"
+        ) from error
+
+
+def has_vectors(path: Path) -> bool:
+    """Whether a Parquet table has a column of vectors: lists of numbers named `vector`, `embedding` or `embeddings`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError):
+        return False
+    kinds = [schema.field(name).type for name in VECTOR_COLUMNS if schema.names.count(name) == 1]
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_list(kind) and _is_number(kind.value_type) for kind in kinds for is_list in lists)
+
+
+def read_columns(path: Path) -> dict[str, list[Any]]:
+    """The columns of a Parquet table that are not vectors, as lists."""
+    return {name: _read_parquet(path, name).to_pylist() for name in _read_names(path) if name not in VECTOR_COLUMNS}
 
 
 def _read_names(path: Path) -> list[str]:
