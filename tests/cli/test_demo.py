@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from metrix.train.presets import preset
 from tests.command_line import Metrix
+from tests.report.markup import checked
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +30,35 @@ def test_both_sides_are_told(metrix: Metrix, tmp_path: Path) -> None:
     assert len([name for name in runs if "seed" in name]) == 4
 
 
-def test_the_demo_ends_in_a_search(metrix: Metrix, tmp_path: Path) -> None:
+def test_the_demo_ends_in_a_report_and_a_search(metrix: Metrix, tmp_path: Path) -> None:
     arguments = ("demo", "--steps", "2", "--seeds", "2", "-o", tmp_path / "demo")
     printed = metrix(*arguments)
+    assert printed.code == 0, printed.err
     assert "never seen in training, among 1,464" in printed.out
-    page = (tmp_path / "demo" / "search.html").read_text()
-    assert page.count("data:image/png") == 6
+    for name in ("report.html", "search.html", "metrix explore", "metrix search"):
+        assert name in printed.out
+    page = checked((tmp_path / "demo" / "search.html").read_text("utf-8"))
+    assert len([image for image in page.all("img") if image["alt"].startswith("query")]) == 12
+    assert len(page.all("img")) == 12 * 6
+    assert "right" in page.text
     built = (tmp_path / "demo" / "2-steps" / "characters.index" / "manifest.json").stat().st_mtime_ns
-    searched = metrix(*arguments, "--json").json["search"]
-    assert len(searched["neighbours"]) == 5
-    assert metrix("search", searched["index"], "--id", searched["query"], "--json").json["queries"][0]["neighbours"][
-        :5
-    ] == [*searched["neighbours"]]
+    found = metrix(*arguments, "--json").json
+    assert found["pages"] == [str(tmp_path / "demo" / name) for name in ("report.html", "search.html")]
+    searched = found["search"]
+    assert len({one["query"].partition("/")[0] for one in searched["queries"]}) == 12  # of different classes
+    first = searched["queries"][0]
+    again = metrix("search", searched["index"], "--id", first["query"], "--json").json["queries"][0]["neighbours"]
+    assert again[:5] == first["neighbours"]
     assert (tmp_path / "demo" / "2-steps" / "characters.index" / "manifest.json").stat().st_mtime_ns == built
+
+    report = checked((tmp_path / "demo" / "report.html").read_text("utf-8"))
+    assert found["conclusion"] in report.text.replace("\n", " ")
+    assert "Everything below the first section is of the first seed" in report.text
+    headings = [words for where, words in report.words if where == "h2"]
+    assert headings[0] == "Clean against Metrix"
+    assert {"Training", "Metrics", "Classes", "Retrieved images", "Embedding map"} <= set(headings)
+    assert "Overview" not in headings  # what one seed says is no conclusion
+    with (tmp_path / "demo" / "report-files" / "seeds.csv").open(encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    clean = found["measures"]["Recall@1"]["clean"]
+    assert float(rows[1][1]) == pytest.approx(sum(clean) / 2)

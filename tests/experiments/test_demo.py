@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.experiments.demo import Contrast, run_demo
+from metrix.experiments.demo import Contrast, Demonstration, run_demo
 from metrix.train.presets import preset
 from metrix.train.watching import Watcher
 
@@ -52,3 +52,13 @@ def test_the_rule() -> None:
     worse = Contrast("alignment", (0.1, 0.1, 0.1), (0.2, 0.21, 0.19))
     assert worse.outside
     assert not worse.better
+
+
+def test_the_conclusion_claims_what_the_seeds_show() -> None:
+    def concluded(*after: float) -> str:
+        contrast = Contrast("Recall@1", (50.0, 51.0, 52.0), after)
+        return Demonstration(Path("demo"), preset("glyphs"), 3, (contrast,)).conclusion
+
+    assert concluded(53.0, 55.0, 57.0).startswith("Metrix helps here: Recall@1 +4.0 points (95 % interval +1.5 to +6.5")
+    assert concluded(47.0, 47.0, 47.0).startswith("Metrix harms here: Recall@1 -4.0 points")
+    assert concluded(51.0, 53.0, 55.0).startswith("No conclusion: Recall@1 +2.0 points")

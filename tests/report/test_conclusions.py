@@ -13,6 +13,7 @@ from metrix.report.page import Text, Tiles
 from metrix.report.reported_runs import MeasuredRun, ReportedRun
 from metrix.report.sections.cost import build_cost_section
 from metrix.report.sections.metrics import build_metrics_section, build_overview_section, compare_with_first
+from metrix.report.sections.training import build_training_section
 from metrix.runs.evaluation import Evaluation, Examples
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder
@@ -98,3 +99,17 @@ def test_seconds_state_the_activations_of_a_frozen_trunk() -> None:
     assert any(note.startswith("old: the time of the activations was not recorded") for note in table.footnotes)
     alone: Any = build_cost_section([whole])[0].blocks[0]
     assert "of these, activations" not in [column.name for column in alone.columns]
+
+
+def test_steps_that_were_left_out_are_told() -> None:
+    x, y = draw(0.3)
+    finished, running, sound = (reported(name, x, y) for name in ("finished", "running", "sound"))
+    finished.results = {"skipped_steps": 3, "steps": 100}
+    finished.metrics = [{"step": 100, "clean": 1.0, "loss": 1.0, "mixed": 0.0}]
+    running.results = None
+    running.metrics = [{"step": 50, "clean": 1.0, "skipped": 2}, {"step": 80, "clean": 1.0, "skipped": 5}]
+    sound.results = {"skipped_steps": 0, "steps": 100}
+    said = texts(build_training_section([finished, running, sound]))
+    assert "finished: 3 of 100; running: 7 of 80." in said
+    assert "metrix replay RUN" in said
+    assert "not finite" not in texts(build_training_section([sound]))

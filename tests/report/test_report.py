@@ -233,9 +233,9 @@ def test_classes_and_confused_pairs_are_those_of_the_evaluation(reported: Any, r
     assert found["runs"][1]["evaluation"]["per_class"] == expected
     with (runs / "out" / "report-files" / "classes-mixed.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [row["class"] for row in rows] == [row["label"] for row in (*expected["worst"], *expected["best"])]
-    assert [float(row["MAP@R"]) for row in rows[:10]] == pytest.approx([100 * r["map@r"] for r in expected["worst"]])
-    assert "The 10 worst and the 10 best of 60 classes, %: mixed" in page.text
+    assert [row["class"] for row in rows] == [row["label"] for row in (*expected["worst"][:6], *expected["best"][:6])]
+    assert [float(row["MAP@R"]) for row in rows[:6]] == pytest.approx([100 * r["map@r"] for r in expected["worst"][:6]])
+    assert "The 6 worst and the 6 best of 60 classes, %: mixed" in page.text
     pair = expected["confused"][0]
     with (runs / "out" / "report-files" / "confused-mixed.csv").open(encoding="utf-8") as file:
         first = next(csv.DictReader(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,22 +29,29 @@ def demo_command(
 ) -> None:
     """Train a small model on glyphs with and without Metrix, compare the two, and search with one of them.
 
-    Needs neither data nor a network connection. An interrupted demo resumes where it stopped; a finished one is only
-    printed.
+    Needs neither data nor a network connection. Ends with two pages to look at: a report on the comparison, and a
+    search with characters never seen in training. An interrupted demo resumes where it stopped; a finished one is only
+    shown again.
     """
     import json
 
+    from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.training import watch_series
     from metrix.experiments.demo import run_demo, search_demo
+    from metrix.report.demo_page import write_demo_pages
 
     with watch_series(2 * seeds, quiet or json_output) as watching:
         found = run_demo(output, seeds, steps, **watching)
-    searched = search_demo(found)
+    with show_progress(quiet or json_output) as report:
+        searched = search_demo(found)
+        pages = write_demo_pages(found, searched, report)
     if json_output:
-        typer.echo(json.dumps({**found.to_dict(), "search": searched.to_dict()}))
+        content = {**found.to_dict(), "search": searched.to_dict(), "pages": [str(page) for page in pages]}
+        typer.echo(json.dumps(content))
     else:
         _print(found)
-        _print_search(searched, output / "search.html")
+        _print_search(searched)
+        _print_next(found, searched, pages)
 
 
 def _print(found: Demonstration) -> None:
@@ -53,7 +61,7 @@ def _print(found: Demonstration) -> None:
     from metrix.cli.terminal.console import Console
     from metrix.experiments.demo import MEASURES
 
-    console, data = Console(highlight=False), found.config.data
+    console = Console(highlight=False)
     mixup = ", ".join(found.config.mixing.mixup)
     table = Table(title=f"Characters never seen in training: mean ± standard deviation over {found.seeds} seeds")
     for heading in ("", "clean", f"Metrix ({mixup})", "difference", "significant?"):
@@ -66,44 +74,34 @@ def _print(found: Demonstration) -> None:
         difference = f"{contrast.mean:+.{digits}f} ± {contrast.margin:.{digits}f}"
         table.add_row(name, *sides, difference, _verdict(contrast))
     console.print(table)
-    first = found.contrasts[0]
-    if first.outside:
-        effect = "helps" if first.better else "harms"
-        low, high = first.mean - first.margin, first.mean + first.margin
-        console.print(
-            f"Metrix {effect} here: {first.measure} {first.mean:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}."
-        )
-    else:
-        console.print(
-            f"No conclusion: {first.measure} {first.mean:+.1f} points is within the spread of {found.seeds} seeds; "
-            "more seeds (--seeds) would narrow the interval."
-        )
+    console.print(found.conclusion)
     console.print(
         "Differences are between runs with the same seed, ± half the 95 % interval (Student's t); a difference is "
-        "significant if the interval excludes zero.\n"
-        f"Trained on {data.train_classes} characters {'without' if data.augment == 'none' else 'with'} augmentation, "
-        f"{found.config.train.max_steps} steps, loss {found.config.loss.loss}; its parameters, learning rate and steps "
-        "are the best found for the clean loss on held-out characters, where the weight of the mixed loss was chosen, "
-        "too. Mixup is a regulariser: with more classes the gain shrinks. Other data and losses were not measured.\n"
-        f"The runs are in {escape(str(found.folder))}."
+        f"significant if the interval excludes zero.\n{escape(found.conditions)}"
     )
 
 
-def _print_search(searched: DemoSearch, page: Path) -> None:
+def _print_search(searched: DemoSearch) -> None:
+    from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.search_tables import build_answer_table
+
+    console, index, query = Console(highlight=False, soft_wrap=True), searched.index, searched.queries.names[0]
+    console.print(f"\nA search with a character never seen in training, among {len(index):,}:")
+    console.print(build_answer_table(query, searched.answers[0], list(index.columns), ranked=False))
+
+
+def _print_next(found: Demonstration, searched: DemoSearch, pages: Sequence[Path]) -> None:
+    """Say what there is to look at, and what to try."""
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.search_tables import build_answer_table
-    from metrix.report.search_page import compose_search_page
-    from metrix.runs.output import write_output
 
-    console, index, query = Console(highlight=False, soft_wrap=True), searched.index, searched.queries.names[0]
-    text = compose_search_page(index, searched.queries, [searched.neighbours]).to_html()
-    write_output(page, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    console.print(f"\nA search with a character never seen in training, among {len(index):,}:")
-    console.print(build_answer_table(query, searched.neighbours, list(index.columns), ranked=False))
-    others = f"metrix search {escape(str(index.folder))} --id ID"
-    console.print(f"See the characters in [cyan]{escape(str(page))}[/]; search with others: {others}")
+    console = Console(highlight=False, soft_wrap=True)
+    report, search = (f"[cyan]{escape(str(page))}[/]" for page in pages)
+    console.print(f"\nTo look at, in a browser:\n  {report}  curves, classes, retrieved images and maps of both sides")
+    console.print(f"  {search}  {len(searched.answers)} searches with characters never seen in training")
+    run, index = (escape(str(path)) for path in (found.runs / "metrix-seed-0", searched.index.folder))
+    console.print(f"To try:\n  metrix explore {run}\n  metrix search {index} --id ID")
 
 
 def _format_spread(values: tuple[float, ...], digits: int) -> str:

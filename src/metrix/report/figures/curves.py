@@ -82,7 +82,7 @@ def draw_curves(
             if len(x) <= MARKED_AT_MOST:
                 style["marker"] = MARKERS[n % len(MARKERS)]
             else:
-                style["linestyle"] = DASHES[n % len(DASHES)]
+                style["linestyle"] = DASHES[n % len(DASHES) if len(given) > 1 else 0]
             if curve.reference:
                 style |= {"linestyle": (0, (4, 2)), "markerfacecolor": "none", "linewidth": 1.3}
             if curve.part:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.report.page.blocks import Gallery, Picture
+from metrix.report.page.blocks import Gallery, Hit, Picture
 from metrix.report.page.drawing import INK, figure_style, new_figure
 from metrix.report.page.escaping import shorten_for_figure
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIDE = 120  # pixels of a thumbnail; keeps a page with many pictures small
+BESIDE = 2  # searchers whose results are drawn side by side
 FEW_PIXELS = 64  # pictures smaller than this are enlarged without smoothing
 RIGHT, WRONG = "#1f9e78", "#d1495b"  # teal and red; ✓ and ✗ mean the same without colour
 
@@ -56,10 +58,16 @@ def has_few_pixels(picture: Picture) -> bool:
 
 
 def draw_gallery(gallery: Gallery) -> Figure:
-    """The gallery as a figure: a row for each query and searcher, with frames, ✓ and ✗."""
+    """The gallery as a figure with frames, ✓ and ✗: a row for each query, with two searchers side by side.
+
+    More searchers have a row each.
+    """
+    names = list(dict.fromkeys(name for query in gallery.queries for name in query.found))
+    if len(names) == BESIDE:
+        return _draw_beside(gallery, names)
     lines = [(n, query, name) for n, query in enumerate(gallery.queries) for name in query.found]
     widest = max((len(hits) for query in gallery.queries for hits in query.found.values()), default=0)
-    several = len({name for _, _, name in lines}) > 1
+    several = len(names) > 1
     with figure_style():
         figure = new_figure(1.05 * (widest + 1) + 0.3, 1.12 * max(len(lines), 1) + 0.2)
         axes = figure.add_subplot()
@@ -70,13 +78,35 @@ def draw_gallery(gallery: Gallery) -> Figure:
                 _draw_picture(axes, query.picture, 0, y, INK, "-", shorten_for_figure(query.picture.label, 18))
             if several:
                 axes.text(0.55, y, shorten_for_figure(name, 16), rotation=90, ha="center", va="center", fontsize=5.5)
-            for x, hit in enumerate(query.found[name], 1):
-                colour, dashes, sign = (RIGHT, "-", "✓ ") if hit.right else (WRONG, "--", "✗ ")
-                if hit.right is None:
-                    colour, dashes, sign = INK, "-", ""
-                text = f"{sign}{shorten_for_figure(hit.picture.label, 16)}"
-                _draw_picture(axes, hit.picture, x + 0.15, y, colour, dashes, text)
+            _draw_hits(axes, query.found[name], 1.15, y)
     return figure
+
+
+def _draw_beside(gallery: Gallery, names: Sequence[str]) -> Figure:
+    widest = max(len(query.found.get(name, ())) for query in gallery.queries for name in names)
+    starts = {name: 1.25 + number * (widest + 0.35) for number, name in enumerate(names)}
+    width, rows = 0.25 + starts[names[-1]] + widest, len(gallery.queries)
+    with figure_style():
+        figure = new_figure(0.85 * width, 0.91 * rows + 0.3)
+        axes = figure.add_subplot()
+        axes.set(xlim=(-0.5, width - 0.75), ylim=(rows - 0.42, -0.8), aspect="equal")
+        axes.axis("off")
+        for name, start in starts.items():
+            axes.text(start - 0.42, -0.64, shorten_for_figure(name, 40), ha="left", va="center", fontsize=8.5)
+        for y, query in enumerate(gallery.queries):
+            _draw_picture(axes, query.picture, 0, y, INK, "-", shorten_for_figure(query.picture.label, 18))
+            for name, start in starts.items():
+                _draw_hits(axes, query.found.get(name, ()), start, y)
+    return figure
+
+
+def _draw_hits(axes: Axes, hits: Sequence[Hit], start: float, y: float) -> None:
+    for x, hit in enumerate(hits):
+        colour, dashes, sign = (RIGHT, "-", "✓ ") if hit.right else (WRONG, "--", "✗ ")
+        if hit.right is None:
+            colour, dashes, sign = INK, "-", ""
+        text = f"{sign}{shorten_for_figure(hit.picture.label, 16)}"
+        _draw_picture(axes, hit.picture, start + x, y, colour, dashes, text)
 
 
 def _draw_picture(axes: Axes, picture: Picture, x: float, y: float, colour: str, dashes: str, text: str) -> None:

@@ -11,10 +11,11 @@ from metrix.report.page import Block, Cell, Column, Section, SideBySide, Table, 
 from metrix.report.page.escaping import slugify
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, measured_runs
 from metrix.report.sections import name_missing
-from metrix.runs.class_table import ClassSummary, list_measures, summarise_classes
+from metrix.runs.class_table import SHOWN, ClassSummary, list_measures, summarise_classes
 
 DRAWN_AT_MOST = 30  # classes of a confusion matrix
 RUNS_AT_MOST = 4  # with tables of their own
+SHOWN_OF_SEVERAL = 6  # of the worst, of the best and of the confused classes, if there are several runs
 
 
 def build_classes_section(runs: Sequence[ReportedRun]) -> Section:
@@ -22,15 +23,15 @@ def build_classes_section(runs: Sequence[ReportedRun]) -> Section:
     blocks: list[Block] = []
     shown = measured_runs(runs)
     for run in shown[:RUNS_AT_MOST]:
-        summary = summarise_classes(run.retrieval)
-        blocks.append(_build_classes(run, summary, len(shown) > 1))
-        beside: list[Block] = [_build_pairs(run, summary, len(shown) > 1)] if summary.confused else []
+        summary = summarise_classes(run.retrieval, SHOWN if len(shown) == 1 else SHOWN_OF_SEVERAL)
+        beside: list[Block] = [_build_classes(run, summary, len(shown) > 1)]
+        beside += [_build_pairs(run, summary, len(shown) > 1)] if summary.confused else []
         confusion = run.retrieval.confusion
         if confusion is not None and len(confusion.names) <= DRAWN_AT_MOST:
             name = f"confusion-{slugify(run.name)}"
             caption = "Per cent of the queries of each class (rows) whose nearest image is of each class (columns)."
             beside.append(draw_confusion(*confusion.matrix(), name=name, title=run.name, caption=caption))
-        blocks += [SideBySide(beside)] if beside else []
+        blocks.append(SideBySide(beside))
     if len(shown) > RUNS_AT_MOST:
         blocks.append(Text(f"Shown for the first {RUNS_AT_MOST} of {len(shown)} runs.", "note"))
     if shown:
@@ -44,7 +45,7 @@ def build_classes_section(runs: Sequence[ReportedRun]) -> Section:
 
 def _build_classes(run: MeasuredRun, summary: ClassSummary, several: bool) -> Table:
     measures = list_measures(run.retrieval)
-    columns = [Column("class"), Column("images"), Column("queries"), *(Column(metric_name(key)) for key in measures)]
+    columns = [Column("class"), Column("images"), *(Column(metric_name(key)) for key in measures)]
     columns += [Column("most confused with", text=True)]
     rows: list[list[Cell] | str] = []
     whole = len(summary.worst) + len(summary.best) == summary.classes
@@ -53,12 +54,14 @@ def _build_classes(run: MeasuredRun, summary: ClassSummary, several: bool) -> Ta
             rows.append(heading)
         for one in listed:
             shares = (Value(100 * one.measures[key], digits=1) for key in measures)
-            other = "–" if one.confused_with is None else f"{one.confused_with} ({one.confused} of {one.queries})"
-            rows.append([str(one.label), one.images, one.queries, *shares, other])
+            number = f"({one.confused}\u00a0of\u00a0{one.queries})"
+            other = "–" if one.confused_with is None else f"{one.confused_with} {number}"
+            rows.append([str(one.label), one.images, *shares, other])
     shown = "All" if whole else f"The {len(summary.worst)} worst and the {len(summary.best)} best of"
     caption = f"{shown} {count(summary.classes, 'class')}{', worst first' if whole else ''}, %"
     caption += f": {run.name}" if several else ""
-    notes = [] if whole else ["metrix evaluate RUN --per-class FILE.csv lists all classes."]
+    notes = ["In brackets: how many of its queries find that class first."] if summary.wrong else []
+    notes += [] if whole else ["metrix evaluate RUN --per-class FILE.csv lists all classes."]
     return Table(columns, rows, caption, notes, f"classes-{slugify(run.name)}")
 
 

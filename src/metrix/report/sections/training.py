@@ -32,9 +32,22 @@ def build_training_section(runs: Sequence[ReportedRun]) -> Section:
     if not any(run.config.mixing.mixup for run in runs):
         blocks.append(Text("No run was trained with mixup, so there is no mixed loss.", "note"))
     drawn += _draw_validation(runs, blocks)
+    skipped = [f"{run.name}: {count} of {run.steps:,}" for run in runs if (count := _count_skipped(run))]
+    if skipped:
+        told = (
+            f"Steps left out because a loss or gradient was not finite (--on-nonfinite skip): {'; '.join(skipped)}. "
+            "metrix replay RUN repeats the one that was saved, and names the term that broke."
+        )
+        blocks.append(Text(told, "note"))
     if drawn:
         blocks.append(SideBySide(drawn))
     return Section("Training", blocks)
+
+
+def _count_skipped(run: ReportedRun) -> int:
+    """Steps that were not finite and left out: as the results say, or as far as an unfinished run logged them."""
+    known = (run.results or {}).get("skipped_steps")
+    return int(known) if known is not None else sum(int(line.get("skipped", 0)) for line in run.metrics)
 
 
 def _read_points(run: ReportedRun, key: str) -> tuple[list[float], list[float]]:
