@@ -38,8 +38,10 @@ def demo_command(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.training import watch_series
     from metrix.experiments.demo import run_demo, search_demo
+    from metrix.extras import require_extra
     from metrix.report.demo_page import write_demo_pages
 
+    require_extra("matplotlib", "faiss")
     with watch_series(2 * seeds, quiet or json_output) as watching:
         found = run_demo(output, seeds, steps, **watching)
     with show_progress(quiet or json_output) as report:
