@@ -22,6 +22,9 @@ SOURCE_LINK = re.compile(
 )
 
 
+REST = re.compile(r"<!-- the rest of (?P<package>[\w.]+) -->")
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add changelog, contributing and a page for each source file that a page links to."""
     for name, page in PAGES.items():
@@ -43,12 +46,26 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         attribute = f"{{ data-line={line} }}" if line else ""
         return f"[{match['shown']}]({up}{_page_of(match['path'])}){attribute}"
 
-    return SOURCE_LINK.sub(replace, markdown)
+    return SOURCE_LINK.sub(replace, REST.sub(lambda match: _rest_of(match["package"], markdown), markdown))
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Add the line to links to source pages; mkdocs knows no anchors inside code and would call them broken before."""
     return re.sub(r'data-line="(\d+)" href="([^"#]+)"', r'href="\2#__codelineno-0-\1"', html)
+
+
+def _rest_of(package: str, page: str) -> str:
+    """The reference of the public names of a package that the page does not have yet."""
+    tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text("utf-8"))
+    homes = {
+        name.asname or name.name: f"{node.module}.{name.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    shown = set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
+    left = [home for name, home in homes.items() if home not in shown and not name.isupper() and name != "annotations"]
+    return "\n\n".join(["## More", *(f"::: {home}" for home in left)]) if left else ""
 
 
 def _outside(path: Path) -> str:
