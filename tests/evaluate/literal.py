@@ -24,15 +24,22 @@ def ranking(q: int, x: np.ndarray, gallery: np.ndarray, shared: bool) -> list[in
     return sorted(rows, key=lambda g: (-similarity(x[q], gallery[g]), g))
 
 
-def measures(x: Any, labels: Any, ks: Any, gallery: Any = None, gallery_labels: Any = None) -> dict[str, list]:
-    """Every measure of every query that has a positive."""
+def measures(
+    x: Any, labels: Any, ks: Any, gallery: Any = None, gallery_labels: Any = None, Y: Any = None, above: float = 0.5
+) -> dict[str, list]:
+    """Every measure of every query that has a positive; Y[label][label] are degrees, if labels have them."""
     shared = gallery is None
     x = unit(x)
     gallery = x if shared else unit(gallery)
     gallery_labels = labels if shared else gallery_labels
     out: dict[str, list] = {}
     for q in range(len(x)):
-        hits = [gallery_labels[g] == labels[q] for g in ranking(q, x, gallery, shared)]
+        ranked = ranking(q, x, gallery, shared)
+        if Y is None:
+            degrees = [float(gallery_labels[g] == labels[q]) for g in ranked]
+        else:
+            degrees = [Y[labels[q]][gallery_labels[g]] for g in ranked]
+        hits = [degree > above for degree in degrees]
         R = sum(hits)
         if R == 0:
             continue
@@ -41,7 +48,12 @@ def measures(x: Any, labels: Any, ks: Any, gallery: Any = None, gallery_labels: 
             precisions = [sum(hits[: i + 1]) / (i + 1) for i in range(min(K, len(hits))) if hits[i]]
             return sum(precisions) / min(K, R)
 
+        def discounted(gains: list, K: int) -> float:
+            return sum(gain / math.log2(r + 1) for r, gain in enumerate(gains[:K], start=1))
+
         for K in ks:
+            best = discounted(sorted(degrees, reverse=True), K)
+            out.setdefault(f"ndcg@{K}", []).append(discounted(degrees, K) / best)
             out.setdefault(f"recall@{K}", []).append(float(any(hits[:K])))
             out.setdefault(f"precision@{K}", []).append(sum(hits[:K]) / K)
             out.setdefault(f"map@{K}", []).append(average_precision(K))

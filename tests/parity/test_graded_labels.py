@@ -52,7 +52,7 @@ def _multi(relation: str) -> GradedCase:
     }[relation]
     Y = [[related(a, b) for b in SETS] for a in SETS]
     proxies = [[float(c in a) for c in range(LABELS)] for a in SETS]
-    return GradedCase(labels.multi_label(SETS, relation), Y, _all_others(), proxies)
+    return GradedCase(labels.multi_label(SETS, relation), Y, _all_others(), proxies, above=0.0)
 
 
 def _hierarchy(weight: float) -> GradedCase:

@@ -32,7 +32,7 @@ def pairwise(Y: Any, valid: Any = None, positive_above: float = 0.5) -> GradedLa
 
 
 def multi_label(
-    given: Any, relation: str = "jaccard", classes: Sequence[Any] | None = None, positive_above: float = 0.5
+    given: Any, relation: str = "jaccard", classes: Sequence[Any] | None = None, positive_above: float = 0.0
 ) -> GradedLabels:
     """Labels of examples that have several labels each, or none.
 
@@ -42,7 +42,8 @@ def multi_label(
             with a label in common; "all", 1 with the same labels.
         classes: with sets, all labels that there are, in the order of the proxies of the loss; by default those that
             occur, which is enough for a loss without proxies.
-        positive_above: in mixing pairs, candidates with a larger Y are positives of the anchor, all others negatives.
+        positive_above: in mixing pairs, candidates with a larger Y are positives of the anchor, all others negatives;
+            with 0, those with a label in common are positives.
 
     >>> multi_label([{"sea", "sand"}, {"sea"}, {"snow"}]).matrix()
     tensor([[1.0000, 0.5000, 0.0000],

@@ -195,7 +195,7 @@ class LabelSets(Relation):
     Args:
         indicators: (classes, labels), 1 where a class has a label, else 0.
         relation: a name of `SET_RELATIONS`: "jaccard", "any" or "all".
-        positive_above: as in every relation.
+        positive_above: as in every relation; with 0, one label in common makes a positive.
 
     >>> beach = LabelSets([[1, 1, 0], [1, 0, 0], [0, 0, 1]])  # sea and sand, sea, snow
     >>> beach.between(torch.tensor([0]), torch.tensor([0, 1, 2]))
@@ -204,7 +204,7 @@ class LabelSets(Relation):
 
     indicators: Tensor
 
-    def __init__(self, indicators: Any, relation: str = "jaccard", positive_above: float = 0.5) -> None:
+    def __init__(self, indicators: Any, relation: str = "jaccard", positive_above: float = 0.0) -> None:
         T = torch.as_tensor(indicators)
         if T.ndim != 2 or 0 in T.shape:
             raise ShapeError(f"indicators: expected a matrix (examples, labels), got shape {tuple(T.shape)}")

@@ -41,7 +41,8 @@ class Catalogue:
     """Images, labels and parts of a dataset.
 
     `labels[i]` is a position in `class_names`; `parts[i]` is one of `PARTS`, or `"all"` before a split.
-    `problems` are faults of the data, raised by `require_sound`; `notes` need no action.
+    `problems` are faults of the data, raised by `require_sound`; `notes` need no action. With a `separator`, a class is
+    a set of labels: its name has them in alphabetical order with the separator between them.
     """
 
     layout: str
@@ -57,6 +58,7 @@ class Catalogue:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     follow_links: bool = False  # files may be outside the root, through symbolic links
+    separator: str | None = None
 
     def __post_init__(self) -> None:
         self.labels.setflags(write=False)
@@ -71,6 +73,7 @@ class Catalogue:
         *,
         class_names: Sequence[str] | None = None,
         notes: Iterable[str] = (),
+        separator: str | None = None,
     ) -> Catalogue:
         """A catalogue of rows; `class_names` are the classes that are expected (by default those of the rows)."""
         kept, conflicts, repeated = _drop_repeated(rows)
@@ -103,8 +106,13 @@ class Catalogue:
             boxes=tuple(row.box for row in kept) if any(row.box for row in kept) else None,
             categories=tuple(row.category for row in kept) if any(row.category for row in kept) else None,
             notes=(*notes, *([f"{count(repeated, 'repeated row')} ignored"] if repeated else [])),
+            separator=separator,
         )
-        problems = tuple(conflicts + catalogue._describe_empty_classes() + catalogue._describe_shared_classes())
+        shared = catalogue._describe_shared_classes()
+        if separator is not None and shared:  # sets of labels recur, and only their labels could be kept apart
+            catalogue = dataclasses.replace(catalogue, notes=(*catalogue.notes, shared[0].partition(";")[0]))
+            shared = []
+        problems = tuple(conflicts + catalogue._describe_empty_classes() + shared)
         return dataclasses.replace(catalogue, problems=problems)
 
     def __len__(self) -> int:

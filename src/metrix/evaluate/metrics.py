@@ -98,6 +98,13 @@ METRICS = (
         cutoff="k",
     ),
     Metric(
+        "ndcg@k",
+        "NDCG@K",
+        "gain of the K nearest, discounted by rank, as a share of the best possible; gains are degrees of labels, or 1",
+        rank_metrics.ndcg,
+        cutoff="k",
+    ),
+    Metric(
         "nmi",
         "NMI",
         "normalised mutual information of k-means clusters and classes",

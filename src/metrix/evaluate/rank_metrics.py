@@ -5,6 +5,7 @@ With r_1 < r_2 < … the ranks of the R gallery examples of the query's class, a
     recall              1 if r_1 ≤ K else 0
     precision           #{j : r_j ≤ K} / K
     average_precision   Σ_{r_j ≤ K} (j / r_j) / min(K, R)
+    ndcg                Σ_{r_j ≤ K} 1 / log2(r_j + 1), divided by the same sum for the ranks 1 to min(K, R)
 
 The table in `metrix.evaluate.metrics` says which of them is reported under which name and cut-off.
 
@@ -56,3 +57,16 @@ def average_precision(
                 break
             total += j / rank
         out[q] = total / min(cutoffs[q], relevant[q])
+
+
+def ndcg(ranks: Integers, offsets: Integers, relevant: Integers, cutoffs: Integers, out: NDArray[np.float64]) -> None:
+    """The gain of the positives within the cut-off, discounted by their rank, as a share of the largest possible."""
+    for q in range(len(out)):
+        gain, best = 0.0, 0.0
+        for rank in ranks[offsets[q] : offsets[q + 1]]:
+            if rank > cutoffs[q]:
+                break
+            gain += 1.0 / np.log2(rank + 1.0)
+        for rank in range(1, min(cutoffs[q], relevant[q]) + 1):
+            best += 1.0 / np.log2(rank + 1.0)
+        out[q] = gain / best

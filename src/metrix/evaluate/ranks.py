@@ -18,7 +18,7 @@ two copies of one vector, are ties.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -52,11 +52,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Counts:
-    """Negatives before each positive: `before[offsets[i]:offsets[i+1]]` are the counts of query `rows[i]`."""
+    """Negatives before each positive: `before[offsets[i]:offsets[i+1]]` are the counts of query `rows[i]`.
+
+    Where examples are relevant in degrees, `ndcg` gives NDCG@K of each query, which does not follow from the counts.
+    """
 
     rows: NDArray[np.intp]
     offsets: NDArray[np.intp]
     before: NDArray[np.int64]
+    ndcg: Callable[[int], NDArray[np.float64]] | None = None
 
 
 def usable_cores() -> int:

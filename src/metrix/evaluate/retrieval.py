@@ -3,6 +3,8 @@
 Each metric of `metrix.evaluate.metrics` is computed for every query from the ranks of the gallery examples of its
 class (`metrix.evaluate.rank_metrics` has the definitions) and averaged over the queries.
 
+With a `relation`, examples are relevant in degrees: `metrix.evaluate.graded`.
+
 Similarity is the cosine. Equal similarities rank in the order of the rows, lower row number first. A query is left out
 of its own gallery by its row number, so a copy of it in another row stays and counts. A cut-off K may exceed the size
 of the gallery: nothing more is found there.
@@ -19,15 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
+from metrix.evaluate import rank_metrics
 from metrix.evaluate.approximate import RowSearcher, Searcher, count_in_neighbours
 from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, numpy_generator
 from metrix.evaluate.confusion import Confusion, count_confusion
+from metrix.evaluate.graded import GradedTask, as_graded
 from metrix.evaluate.metrics import Metric, find_metric, retrieval_metrics
 from metrix.evaluate.ranks import Counts, Task, count_negatives_before
 from metrix.evaluate.vectors import Array, Vectors, number_classes, read_labels
 
 if TYPE_CHECKING:
     import torch
+
+    from metrix.core.relations import Relation
 
 KS = (1, 2, 4, 8)
 
@@ -122,6 +128,7 @@ def recall_at_k(
     ks: Sequence[int] = KS,
     gallery: object = None,
     gallery_labels: object = None,
+    relation: Relation | None = None,
 ) -> dict[int, float]:
     """Recall@K: the fraction of queries with an example of their class among their K nearest neighbours.
 
@@ -131,6 +138,8 @@ def recall_at_k(
         ks: the cut-offs K.
         gallery: embeddings (m, d) to search instead; a query is then not left out of it.
         gallery_labels: the class of each.
+        relation: how relevant classes are to each other (`metrix.labels`), with labels that are their numbers. Then
+            the fraction of queries with an example whose degree is above the relation's `positive_above`.
 
     Returns:
         A fraction in [0, 1] for each K. Queries without a positive to find do not count; `retrieval(...).left_out` is
@@ -142,7 +151,7 @@ def recall_at_k(
     >>> recall_at_k([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], ["a", "b", "b", "a"], ks=(1, 2))
     {1: 0.0, 2: 0.75}
     """
-    found = count_hits(embeddings, labels, ks, gallery, gallery_labels)
+    found = count_hits(embeddings, labels, ks, gallery, gallery_labels, relation=relation)
     return {k: hits / found.queries for k, hits in found.hits.items()}
 
 
@@ -151,6 +160,7 @@ class HitCounts(NamedTuple):
 
     queries: int
     hits: dict[int, int]  # by K
+    ndcg: dict[int, float] | None = None  # by K, summed over queries, where examples are relevant in degrees
 
 
 def count_hits(
@@ -160,17 +170,26 @@ def count_hits(
     gallery: object = None,
     gallery_labels: object = None,
     share: tuple[int, int] = (0, 1),
+    relation: Relation | None = None,
 ) -> HitCounts:
     """The counts whose quotient is Recall@K, for the queries of one process: `share` is its (rank, world size).
 
     The counts of all processes add up to those of a single process. The other arguments are those of `recall_at_k`.
     """
     chosen = _read_ks(ks)
-    task, _, _ = _read_task(embeddings, labels, gallery, gallery_labels)
+    task, _, _ = _read_task(embeddings, labels, gallery, gallery_labels, relation)
     rank, world = share
     everything = _select_answerable(task)
     wanted = everything[len(everything) * rank // world : len(everything) * (rank + 1) // world]
     found = dict.fromkeys(chosen, 0)
+    if isinstance(task, GradedTask):
+        gains = dict.fromkeys(chosen, 0.0)
+        for block in task.count_blocks(wanted) if len(wanted) else ():
+            nearest = block.before[block.offsets[:-1]]
+            for k in found:
+                found[k] += int((nearest < k).sum())
+                gains[k] += float(block.ndcg(k).sum()) if block.ndcg else 0.0
+        return HitCounts(len(wanted), found, gains)
     for block in count_negatives_before(task, wanted, first_only=True) if len(wanted) else ():
         for k in found:
             found[k] += int((block.before < k).sum())  # its rank is before + 1
@@ -190,8 +209,9 @@ def retrieval(
     searcher: Searcher | RowSearcher | None = None,
     loss_sample: int = 1000,
     confusion: bool = False,
+    relation: Relation | None = None,
 ) -> Retrieval:
-    """Recall@K, Precision@K, mAP@K, MAP@R, R-precision and mAP, with intervals, per query and per class.
+    """Recall@K, Precision@K, mAP@K, NDCG@K, MAP@R, R-precision and mAP, with intervals, per query and per class.
 
     Args:
         embeddings: the queries (n, d), normalised here. Without a gallery, each is a query against all others.
@@ -206,6 +226,9 @@ def retrieval(
             needs the whole ranking, is then not computed.
         loss_sample: with a searcher, the number of queries on which the loss against the exact search is measured.
         confusion: whether to count which classes the wrong queries find first.
+        relation: how relevant classes are to each other, in degrees (`metrix.labels`), with labels that are their
+            numbers; or give `labels` that a function of `metrix.labels` made. Positives, which Recall@K and the like
+            count, are then the examples whose degree is above the relation's `positive_above`; NDCG@K has the degrees.
 
     Returns:
         A `Retrieval`. Queries without a positive to find are left out and counted.
@@ -216,19 +239,32 @@ def retrieval(
     >>> result = retrieval([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], [0, 1, 1, 0], ks=(1, 2))
     >>> result.recall, round(result.map_at_r, 3), result.queries, result.left_out
     ({1: 0.0, 2: 0.75}, 0.0, 4, 0)
+
+    >>> from metrix.labels import Hierarchy
+    >>> alike = Hierarchy([0, 0, 1], weight=0.5)  # classes 0 and 1 are of one group
+    >>> vectors = [[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2], [0.1, 1.0]]
+    >>> found = retrieval(vectors, [0, 1, 2, 0, 2], ks=(1,), relation=alike)
+    >>> found.recall[1], round(found.means["ndcg@1"], 3)
+    (0.5, 0.75)
     """
     chosen = _read_ks(ks)
     check_bootstrap(resamples, confidence, least=0)
     if loss_sample < 1:
         raise InvalidInput(f"loss_sample: expected an integer ≥ 1, got {loss_sample}")
-    task, query_labels, names_of_classes = _read_task(embeddings, labels, gallery, gallery_labels)
+    task, query_labels, names_of_classes = _read_task(embeddings, labels, gallery, gallery_labels, relation)
+    if isinstance(task, GradedTask) and searcher is not None:
+        raise InvalidInput(
+            "searcher: expected none with labels in degrees, which are measured over the whole ranking; leave it out"
+        )
     wanted = _select_answerable(task)
     rng = numpy_generator(generator)
 
     # Recall@1 last, whether or not it is wanted: which queries are wrong
     columns = [*_columns(chosen, whole_ranking=searcher is None), _Column("recall@1", find_metric("recall@1"), 1)]
     search_loss, sampled = None, 0
-    if searcher is None:
+    if isinstance(task, GradedTask):
+        values = _measure(task, wanted, columns, task.count_blocks(wanted))
+    elif searcher is None:
         values = _measure(task, wanted, columns, count_negatives_before(task, wanted))
     else:
         values = _measure(task, wanted, columns, count_in_neighbours(task, wanted, max(chosen), searcher))
@@ -286,6 +322,9 @@ def _measure(
         cutoffs = {"R": relevant, "none": np.full_like(relevant, NEVER)}
         found = np.empty((len(columns), len(block.rows)))
         for c, (_, metric, k) in enumerate(columns):
+            if k is not None and block.ndcg is not None and metric.function is rank_metrics.ndcg:
+                found[c] = block.ndcg(k)
+                continue
             cutoff = np.full_like(relevant, k) if k is not None else cutoffs[str(metric.cutoff)]
             compile_metric(metric.function)(ranks, block.offsets, relevant, cutoff, found[c])
         values[place[block.rows]] = found.T
@@ -300,9 +339,17 @@ def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _read_task(
-    embeddings: object, labels: object, gallery: object, gallery_labels: object
+    embeddings: object, labels: object, gallery: object, gallery_labels: object, relation: Relation | None = None
 ) -> tuple[Task, Array, Array]:
     """The checked task, the labels of the queries as given, and the names of the classes in order."""
+    given: Any = labels
+    if hasattr(given, "relation") and hasattr(given, "numbers"):  # GradedLabels, without importing torch for them
+        if relation is not None or gallery is not None:
+            raise InvalidInput(
+                "labels: expected the numbers of classes with a relation or a gallery, got labels that are about one "
+                "batch; number the classes, and give their relation"
+            )
+        labels, relation = given.numbers, given.relation
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery_labels" if gallery_labels is None else "gallery"
         raise InvalidInput(f"gallery and gallery_labels go together: {missing} is missing")
@@ -310,7 +357,10 @@ def _read_task(
     query_labels = read_labels(labels, len(queries))
     if gallery is None:
         names, (numbers,) = number_classes(query_labels)
-        return Task(queries, queries, numbers, numbers, shared=True), query_labels, names
+        task = Task(queries, queries, numbers, numbers, shared=True)
+        if relation is None:
+            return task, query_labels, names
+        return as_graded(task, relation, query_labels), query_labels, np.arange(relation.num_classes)
     searched = Vectors.read(gallery, "gallery embeddings")
     if searched.dim != queries.dim:
         raise ShapeError(
@@ -319,7 +369,10 @@ def _read_task(
         )
     searched_labels = read_labels(gallery_labels, len(searched), "gallery labels")
     names, (query_class, gallery_class) = number_classes(query_labels, searched_labels)
-    return Task(queries, searched, query_class, gallery_class, shared=False), query_labels, names
+    task = Task(queries, searched, query_class, gallery_class, shared=False)
+    if relation is None:
+        return task, query_labels, names
+    return as_graded(task, relation, query_labels, searched_labels), query_labels, np.arange(relation.num_classes)
 
 
 def _select_answerable(task: Task) -> NDArray[np.intp]:

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix import evaluate
+from metrix.core.relations import Relation
+from metrix.data.class_relations import describe_relation
 from metrix.data.vector_files import read_embeddings, read_labels
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Comparison, Retrieval
@@ -19,6 +21,7 @@ from metrix.extras import has_extra
 from metrix.runs.class_table import list_classes, summarise_classes
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
+from metrix.train.batches import relate_classes
 from metrix.train.measuring import KS, KS_LARGE
 
 FORMAT = 1
@@ -34,6 +37,8 @@ class Examples:
     gallery: NDArray[Any] | None = None
     gallery_labels: NDArray[Any] | None = None
     about: dict[str, Any] | None = None  # where they come from, for reports
+    relation: Relation | None = None  # how relevant classes are to each other, by their number in `classes`
+    classes: NDArray[Any] | None = None  # sorted, with a relation
 
     @property
     def everything(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -94,10 +99,19 @@ def embed_examples(model: TrainedModel, spec: str | None = None, part: str = "te
     if part == "test" and dataset.separate_gallery:
         queries, gallery = model.embed("query", spec), model.embed("gallery", spec)
         about["fingerprint"] = f"{queries.fingerprint}{gallery.fingerprint}"
-        return Examples(queries.vectors, queries.labels, gallery.vectors, gallery.labels, about)
-    found = model.embed(part, spec)
-    about["fingerprint"] = found.fingerprint
-    return Examples(found.vectors, found.labels, about=about)
+        examples = Examples(queries.vectors, queries.labels, gallery.vectors, gallery.labels, about)
+    else:
+        found = model.embed(part, spec)
+        about["fingerprint"] = found.fingerprint
+        examples = Examples(found.vectors, found.labels, about=about)
+    if spec is not None and dataset.catalogue.categories is None and dataset.catalogue.separator is None:
+        return examples  # other data, of plain classes
+    classes = np.unique(examples.everything[1])
+    relation = relate_classes(model.config, dataset, classes.tolist())
+    if relation is None:
+        return examples
+    about["labels"] = describe_relation(relation)
+    return replace(examples, relation=relation, classes=classes)
 
 
 def read_examples(
@@ -148,6 +162,12 @@ def evaluate_examples(
     """
     about = dict(examples.about or {})
     chosen = ks or KS_LARGE.get(about.get("layout", ""), KS)
+    if examples.relation is not None and (approximate or expand or rerank):
+        raise InvalidInput(
+            "--approximate, --expand, --rerank: expected none of them for a run whose labels have degrees "
+            "(category_weight, or several labels of an image), which are measured by a plain, exact search; leave "
+            "them out"
+        )
     searcher = None
     if approximate:
         from metrix.search import Index
@@ -155,14 +175,18 @@ def evaluate_examples(
         searcher = Index.build(examples.vectors if examples.gallery is None else examples.gallery, kind="ivf")
     retrieval = evaluate.retrieval(
         examples.vectors,
-        examples.labels,
+        _number(examples, examples.labels),
         chosen,
         examples.gallery,
-        examples.gallery_labels,
+        _number(examples, examples.gallery_labels),
         resamples=resamples,
         searcher=searcher,
         confusion=per_class and not (expand or rerank),
+        relation=examples.relation,
     )
+    if examples.classes is not None:
+        names = retrieval.confusion and replace(retrieval.confusion, names=examples.classes)
+        retrieval = replace(retrieval, query_labels=examples.labels[retrieval.query_rows], confusion=names)
     refinement = None
     if expand or rerank:
         if approximate:
@@ -177,6 +201,13 @@ def evaluate_examples(
         clustered = len(vectors) * classes <= CLUSTERED_AT_MOST and has_extra("faiss")
     found = evaluate.clustering(vectors, labels) if clustered else None
     return Evaluation(about, retrieval, found, refinement)
+
+
+def _number(examples: Examples, labels: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Labels as numbers of the relation's classes, if there is one."""
+    if labels is None or examples.classes is None:
+        return labels
+    return np.searchsorted(examples.classes, labels)
 
 
 class _RefinedSearch:

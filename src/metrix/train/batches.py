@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
 from metrix.data.cache import SHORT_SIDE
+from metrix.data.class_relations import build_relation
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.samplers import BatchSampler
 from metrix.data.training_parts import choose_validation, require_trainable
@@ -26,6 +27,7 @@ from metrix.train.config import Config
 from metrix.train.names import LOSSES, MIXUP_TYPES
 
 if TYPE_CHECKING:
+    from metrix.core.relations import Relation
     from metrix.train.distributed import Team
 
 Report = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
@@ -79,6 +81,12 @@ def select_training_part(config: Config, dataset: Dataset) -> Part:
     classes = np.unique(catalogue.labels[part.indices])
     chosen = np.sort(np.random.default_rng(config.data.split_seed).permutation(classes)[:count])
     return Part(dataset, part.indices[np.isin(catalogue.labels[part.indices], chosen)], chosen)
+
+
+def relate_classes(config: Config, dataset: Dataset, class_names: Sequence[str]) -> Relation | None:
+    """How positive some classes of the data are to each other; None where labels are plain classes."""
+    choice = config.data
+    return build_relation(dataset.catalogue, class_names, choice.category_weight, choice.label_relation)
 
 
 def fit_batch_size(config: Config, part: Part) -> tuple[Config, str]:
@@ -169,7 +177,7 @@ class ImageBatches:
         wanted = embedder.data_config
         train_view, test_view = build_views(config, wanted, dataset.catalogue.layout)
         self.view = f"{config.data.image_size or wanted.size}|{wanted.mean}|{wanted.std}"
-        self.embedder, self.dataset, self.workers = embedder, dataset, config.data.workers
+        self.config, self.embedder, self.dataset, self.workers = config, embedder, dataset, config.data.workers
         self.train_view, self.test_view = train_view, test_view
         self.part = part.with_transform(train_view, seed=config.train.seed)
         self.sampler: BatchSampler = build_sampler(config, part, (team.rank, team.size) if team else (0, 1))

@@ -24,6 +24,7 @@ TABLES = {
     "mixup": "MIXUP_TYPES",
     "pairs": "PAIR_KINDS",
     "scheme": "SCHEMES",
+    "label_relation": "SET_RELATIONS",
 }
 
 
@@ -56,6 +57,7 @@ def _known(key: str) -> AfterValidator:
 MixupName = Annotated[str, _known("mixup")]
 PairsName = Annotated[str, _known("pairs")]
 PoolName = Annotated[str, _known("pool")]
+SetRelationName = Annotated[str, _known("label_relation")]
 SchemeName = Annotated[str, _known("scheme")]
 MethodName = Annotated[str, _known("mixup_method")]
 
@@ -94,6 +96,12 @@ class Data(ConfigSection):
     max_bad: float = Field(0.01, ge=0, description="unreadable images to tolerate: a share below 1, or a count")
     holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
     train_classes: int | None = Field(None, ge=2, description="train on only this many of the training classes")
+    category_weight: float = Field(
+        0.0, ge=0, le=1, description="how positive images of one category, but of different classes, are to each other"
+    )
+    label_relation: SetRelationName = Field(
+        "jaccard", description="how positive images with several labels (column labels of a manifest) are to each other"
+    )
     image_size: int | None = Field(None, ge=8, description="side of the image crop; the backbone's own by default")
     augment: Literal["standard", "none"] = Field("standard", description="random views of the training images")
     cache: Literal["ram", "disk", "none"] = Field("none", description="where to keep decoded, resized images")

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from metrix.data.class_relations import describe_relation
 from metrix.data.training_parts import count_answerable
 from metrix.errors import EmbeddingError, InvalidInput
 from metrix.extras import has_extra
@@ -173,8 +174,9 @@ def _train(
         # before the first step, the untrained network is measured again
         run.drop_lines_after(state.progress.epoch if state.progress.step else -1)
 
+    degrees = "" if state.objective.relation is None else describe_relation(state.objective.relation)
     own = [lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
-    for note in (*dataset.catalogue.notes, replaced, *own):
+    for note in (*dataset.catalogue.notes, replaced, *own, degrees):
         if note:
             watcher.note(note)
     loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds)

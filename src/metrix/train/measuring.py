@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from metrix.evaluate.retrieval import count_hits
-from metrix.train.batches import ImageBatches
+from metrix.train.batches import ImageBatches, relate_classes
 from metrix.train.distributed import Team
 
 KS = (1, 2, 4, 8)
@@ -13,20 +15,29 @@ KS_LARGE = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 
 
 def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
-    """Recall@K of a part, of queries against the gallery where the data has one; processes share the queries."""
+    """Recall@K of a part, of queries against the gallery where the data has one; processes share the queries.
+
+    Where classes are positive to each other in degrees, also NDCG@K.
+    """
     dataset, device = batches.dataset, team.device
     ks = KS_LARGE.get(dataset.catalogue.layout, KS)
     share = team.rank, team.size
     if name == "test" and dataset.separate_gallery:
         queries, gallery = dataset.query, dataset.gallery
         vectors, searched = batches.embed(queries, device), batches.embed(gallery, device)
-        found = count_hits(vectors, queries.labels, ks, searched, gallery.labels, share)
+        relation = relate_classes(batches.config, dataset, queries.class_names)
+        found = count_hits(vectors, queries.labels, ks, searched, gallery.labels, share, relation)
     else:
         queries = dataset.part(name)
-        found = count_hits(batches.embed(queries, device), queries.labels, ks, share=share)
+        relation = relate_classes(batches.config, dataset, queries.class_names)
+        found = count_hits(batches.embed(queries, device), queries.labels, ks, share=share, relation=relation)
     answered, *hits = team.sum([found.queries, *found.hits.values()])
     recall = {str(k): hit / answered for k, hit in zip(ks, hits, strict=True)}
-    return {"recall": recall, "images": len(queries), "classes": queries.num_classes}
+    measured = {"recall": recall, "images": len(queries), "classes": queries.num_classes}
+    if found.ndcg is not None:
+        gains = team.sum_tensor(torch.tensor(list(found.ndcg.values()), dtype=torch.float64)).tolist()
+        measured["ndcg"] = {str(k): gain / answered for k, gain in zip(ks, gains, strict=True)}
+    return measured
 
 
 def score(found: dict[str, Any]) -> float:

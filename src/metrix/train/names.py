@@ -13,6 +13,7 @@ from metrix.core.mixup import MIXUP_TYPES
 from metrix.core.objective import ACCEPTED_LOSSES, Method
 from metrix.core.pair_losses import PAIR_LOSSES
 from metrix.core.pairs import PAIR_KINDS
+from metrix.core.relations import SET_RELATIONS
 from metrix.core.rivals import RIVALS
 from metrix.core.softmax_losses import SOFTMAX_LOSSES
 from metrix.core.table1 import TABLE1
@@ -26,6 +27,7 @@ __all__ = [
     "PAIR_KINDS",
     "POOLS",
     "SCHEMES",
+    "SET_RELATIONS",
     "Choice",
     "LossEntry",
     "Method",

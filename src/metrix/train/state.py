@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from metrix.core.compute.micro_batches import MicroBatched
 from metrix.core.distributed.batch_norm import normalise_globally
 from metrix.core.objective import Objective
+from metrix.core.relations import LabelSets
 from metrix.data import Dataset, Part
 from metrix.data.cache import SHORT_SIDE
 from metrix.errors import InvalidInput
 from metrix.model import Embedder, ImageView
 from metrix.train import checkpoint
-from metrix.train.batches import ImageBatches, Report, build_batches
+from metrix.train.batches import ImageBatches, Report, build_batches, relate_classes
 from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, add_prefix, select_prefix
 from metrix.train.config import Config
@@ -166,8 +167,13 @@ def prepare(
         standardise_vectors(embedder, part)
     embedder.view = ImageView(dataset.catalogue.layout, None if config.data.cache == "none" else SHORT_SIDE)
     generator = torch.Generator().manual_seed(settings.seed)
-    loss = build_loss(config.loss, part.num_classes, config.model.dim, generator)
+    relation = relate_classes(config, dataset, part.class_names)
+    # proxies of sets of labels are those of the labels
+    classes = relation.indicators.shape[1] if isinstance(relation, LabelSets) else part.num_classes
+    loss = build_loss(config.loss, classes, config.model.dim, generator)
     objective = build_objective(config, loss, generator)
+    if relation is not None:
+        objective.with_relation(relation)
     batches = build_batches(config, embedder, dataset, part, report, team)
     objective.explain(batches.network)  # raises if network and mixup do not go together
     if config.model.head_init == "whiten" and not restored:

@@ -49,7 +49,10 @@ def _describe(result: Evaluation) -> list[str]:
     retrieval = result.retrieval
     lines = [f"{retrieval.queries:,} queries in a gallery of {retrieval.gallery_size:,}"]
     if retrieval.left_out:
-        lines[0] += f"; {retrieval.left_out:,} left out, the only image of their class"
+        why = "the only image of their class" if "labels" not in result.about else "without an image that counts"
+        lines[0] += f"; {retrieval.left_out:,} left out, {why}"
+    if "labels" in result.about:
+        lines.append(str(result.about["labels"]))
     if retrieval.search_loss is not None:
         lines.append(f"approximate search; its loss was measured on {retrieval.loss_sample:,} queries")
     if result.clustering is None:

@@ -91,10 +91,12 @@ class DrawnWatcher(Watcher):
         """Print a validation, the first one below a heading."""
         if not self.validations:
             names = ("epoch", "step", "clean", "mixed", *(f"R@{k}" for k in found["recall"]))
+            names += tuple(f"NDCG@{k}" for k in list(found.get("ndcg", {}))[-1:])
             heading = "".join(f"{name:>8}" for name in names)
             self.console.print(f"[bold]{heading}[/]  on {found['classes']:,} validation classes", highlight=False)
         self.validations += 1
-        recall = "".join(f"{100 * value:>8.1f}" for value in found["recall"].values())
+        values = [*found["recall"].values(), *list(found.get("ndcg", {}).values())[-1:]]
+        recall = "".join(f"{100 * value:>8.1f}" for value in values)
         self.console.print(numbers + recall + remark, highlight=False)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
@@ -118,15 +120,17 @@ class DrawnWatcher(Watcher):
 def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any]) -> Table:
     """Build the table at the end of a run: Recall@K of the unseen classes, and of the validations that lead there.
 
+    Where labels have degrees, NDCG@K stands beside it.
+
     Args:
         metrics: the lines of metrics.jsonl
         results: the content of results.json
     """
     test, best = results["test"], results.get("best_epoch")
-    ks = list(test["recall"])
-    table = Table(title="Recall@K in %")
+    ks, degrees = list(test["recall"]), list(test.get("ndcg", {}))
+    table = Table(title="Recall@K and NDCG@K in %" if degrees else "Recall@K in %")
     table.add_column("images")
-    for heading in ("epoch", *(f"R@{k}" for k in ks)):
+    for heading in ("epoch", *(f"R@{k}" for k in ks), *(f"NDCG@{k}" for k in degrees)):
         table.add_column(heading, justify="right")
     rows: list[tuple[str, str, dict[str, Any]]] = []
     for line in metrics:
@@ -137,7 +141,8 @@ def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any]) 
     rows.append(("[bold]unseen classes[/]", "" if epoch is None else str(epoch), test))
     for what, number, found in rows:
         counted = f"{what} ({found['images']:,} of {found['classes']:,} classes)"
-        table.add_row(counted, number, *(f"{100 * found['recall'][k]:.1f}" if k in found["recall"] else "" for k in ks))
+        values = [found["recall"].get(k) for k in ks] + [found.get("ndcg", {}).get(k) for k in degrees]
+        table.add_row(counted, number, *("" if value is None else f"{100 * value:.1f}" for value in values))
     return table
 
 

@@ -1,11 +1,14 @@
 """A CSV, TSV or Parquet table of images, with OpenMetricLearning's columns.
 
-`label` and `path` are required. `split` (train, validation or test), `is_query` and `is_gallery` assign the parts;
-without `split`, classes are split at random as those of a folder are. `validation` rows are for model selection; in a
-table without `test` rows, as OpenMetricLearning writes them, they are what is measured in the end instead.
-`x_1, x_2, y_1, y_2` is a crop box and `category` a group of classes. Other columns are ignored, but a name that looks
-misspelt is an error. Values of a .csv file may be separated by commas, semicolons (as spreadsheets in many countries
-write them) or tabs: its first line decides.
+`label` and `path` are required. In place of `label`, a column `labels` has several labels of an image, separated by `|`
+(in Parquet also a list of texts); a class is then a set of labels.
+
+`split` (train, validation or test), `is_query` and `is_gallery` assign the parts; without `split`, classes are split
+at random as those of a folder are. `validation` rows are for model selection; in a table without `test` rows, as
+OpenMetricLearning writes them, they are what is measured in the end instead. `x_1, x_2, y_1, y_2` is a crop box and
+`category` a group of classes. Other columns are ignored, but a name that looks misspelt is an error. Values of a .csv
+file may be separated by commas, semicolons (as spreadsheets in many countries write them) or tabs: its first line
+decides.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ NAME = "manifest"
 SUFFIXES = (".csv", ".tsv", ".parquet")
 DELIMITERS = (",", ";", "\t")
 NEEDED = ("label", "path")
+SETS = "labels"  # a column in place of `label`
+SEPARATOR = "|"
 BOX = ("x_1", "y_1", "x_2", "y_2")  # left, upper, right, lower
 OPTIONAL = ("split", "is_query", "is_gallery", "category", *BOX)
 SPLITS = {"train": "train", "validation": "val", "val": "val", "test": "test"}
@@ -41,12 +46,30 @@ def read(path: Path, root: Path | None = None) -> Catalogue:
     base = (root or path.parent).resolve()
     table = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     _check_columns(path, list(table))
+    sets = SETS in table
+    if sets:
+        table["label"] = [_join_labels(f"{path}, row {n}", cell) for n, cell in enumerate(table[SETS], start=1)]
     splits, notes = choose_splits(table.get("split", []))
     rows = [
         _parse_row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base, splits)
         for number, values in enumerate(zip(*table.values(), strict=True), start=1)
     ]
-    return Catalogue.from_rows(NAME, base, rows, notes=notes)
+    return Catalogue.from_rows(NAME, base, rows, notes=notes, separator=SEPARATOR if sets else None)
+
+
+def _join_labels(where: str, cell: Any) -> str:
+    """The name of the set of labels in a cell: the labels in alphabetical order, each once.
+
+    >>> _join_labels("row 1", "sea| sand|sea")
+    'sand|sea'
+    """
+    texts = [_text(x) for x in cell] if isinstance(cell, list | tuple) else _text(cell).split(SEPARATOR)
+    found = sorted({text.strip() for text in texts if text.strip()})
+    if any(SEPARATOR in text for text in found):
+        raise DataError(f"{where}: labels: expected names without {SEPARATOR!r}, which separates them, got {found}")
+    if not found:
+        raise DataError(f"{where}: labels: expected at least one label, got none; label the image, or remove the row")
+    return SEPARATOR.join(found)
 
 
 def choose_splits(values: Sequence[Any]) -> tuple[Mapping[str, str], list[str]]:
@@ -62,7 +85,7 @@ def read_csv(path: Path) -> dict[str, list[Any]]:
     """The columns of a CSV table, as text."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            delimiter = find_delimiter(file.readline(), NEEDED)
+            delimiter = find_delimiter(file.readline(), ("path",))
             file.seek(0)
             lines = [line for line in csv.reader(file, strict=True, delimiter=delimiter) if line]
     except (UnicodeDecodeError, csv.Error) as error:
@@ -125,8 +148,13 @@ def _refuse_repeated(path: Path, header: Sequence[str]) -> None:
 
 
 def _check_columns(path: Path, given: Sequence[str]) -> None:
+    if SETS in given and "label" in given:
+        raise DataError(
+            f"{path}: expected one of the columns 'label' (a class) and 'labels' (several labels of an image), got "
+            "both; remove or rename one"
+        )
     for name in NEEDED:
-        if name not in given:
+        if name not in given and not (name == "label" and SETS in given):
             near = difflib.get_close_matches(name, given, n=1, cutoff=0.6)
             hint = f"; rename {near[0]!r}?" if near else ""
             raise DataError(
@@ -134,6 +162,8 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
                 f"got {', '.join(given)}{hint}"
             )
     for name in given:
+        if name == SETS:
+            continue
         near = difflib.get_close_matches(name, OPTIONAL, n=1, cutoff=0.85)
         if name not in NEEDED + OPTIONAL and near and near[0] not in given:
             raise DataError(f"{path}: {unknown_choice('column', name, NEEDED + OPTIONAL)}; rename or remove it")
