@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from metrix.data import glyphs
 from metrix.model.backbones import GLYPHS_CNN, PRETRAINED, RESNET50_V1
+from metrix.model.mlp import MLP_BACKBONE
 from metrix.train.config import Config
 
-UNTRAINED = (GLYPHS_CNN, RESNET50_V1)  # backbones without pretrained weights that could be had by their name
+# backbones without pretrained weights that could be had by their name
+UNTRAINED = (GLYPHS_CNN, MLP_BACKBONE, RESNET50_V1)
 
 
 def with_usual_weights(config: Config) -> Config:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from metrix.data import Dataset, Part
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
+from metrix.model.backbones import PRETRAINED
 from metrix.model.mlp import MLP_BACKBONE, Standardise
 from metrix.train.config import Config, Model
 
@@ -43,9 +46,12 @@ def fit_network(config: Config, dataset: Dataset) -> tuple[Config, str]:
         raise InvalidInput(f"pool: expected nothing with vectors, which have no positions to pool, got {model.pool!r}")
     if config.data.image_size is not None:
         raise InvalidInput(f"image_size: expected nothing with vectors, got {config.data.image_size}; leave it out")
-    fitted = config.with_values({"backbone": MLP_BACKBONE, "pool": POOL})
-    if fitted == config:
+    if model.backbone == MLP_BACKBONE and model.pool == POOL:
         return config, ""
+    changes: dict[str, Any] = {"backbone": MLP_BACKBONE, "pool": POOL}
+    if model.backbone != MLP_BACKBONE and model.weights == PRETRAINED:
+        changes["weights"] = None  # of the network of images
+    fitted = config.with_values(changes)
     layers = ", ".join(map(str, model.hidden)) or "no hidden layer"
     return fitted, f"the network is {MLP_BACKBONE} ({layers}): the data are vectors of {length:,} numbers"
 
