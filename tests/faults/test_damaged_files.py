@@ -90,3 +90,31 @@ def test_names_in_a_configuration(key: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"loss: {loss: caf\xe9}")
     with pytest.raises(InvalidInput, match="UTF-8"):
         read_config(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("damage", [{"data_fingerprint": 7}, {"asked": [1]}, {"data_relative_to_run": {}}])
+def test_environment_of_a_run(unfinished: RunFolder, damage: dict[str, object]) -> None:
+    file = unfinished.path / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    with pytest.raises(InvalidInput, match=r"environment\.json is damaged: \w+: expected \w+, got \w+"):
+        train(resume=unfinished.path)
+
+
+@pytest.mark.parametrize("key", ["backbone", "pool"])
+def test_names_in_the_configuration_of_a_model(run: Path, tmp_path: Path, key: str) -> None:
+    from metrix.runs.trained_model import open_run
+
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    file = copy / "model" / "model.safetensors"
+    with safe_open(file, "pt") as opened:
+        ((name, text),) = opened.metadata().items()
+    save_file(load_file(file), file, {name: json.dumps(json.loads(text) | {key: ["avg"]})})
+    with pytest.raises(InvalidInput):
+        _ = open_run(copy).embedder
+
+
+def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos")
+    (tmp_path / "a.csv").write_text(f"path,label\nkind-0/0.jpg,a\n{'x' * 5000}.jpg,b\n")
+    report = data.check(tmp_path / "a.csv", root=photos, workers=1)
+    assert any("missing" in problem for problem in report.problems), report.problems

@@ -19,7 +19,17 @@ def test_fixed_inputs(made: Material, kind: int) -> None:
     assert [o.details for o in outcomes if o.finding] == []
 
 
-@pytest.mark.parametrize("number", [5000993], ids=["damaged ids of an index"])
+PAST = {
+    5000993: "damaged ids of an index",
+    14008307: "a fingerprint that is a number",
+    14004220: "a backbone that is a list",
+    14002168: "a pooling that is a list",
+    14002874: "a path that is too long for the system",
+    14014506: "names of Parquet columns that are not UTF-8",
+}
+
+
+@pytest.mark.parametrize("number", PAST, ids=PAST.values())
 def test_findings_of_the_past(made: Material, number: int) -> None:
     outcome = attempt(made, number)
     assert not outcome.finding, outcome.details

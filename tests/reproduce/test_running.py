@@ -83,3 +83,15 @@ def test_a_signal_ends_the_workers_and_leaves_their_cells_unfinished(store: Cell
     assert store.results(waits.key) is None
     assert store.read_record(waits.key)["error"] is None
     assert calls(store, later) == 0
+
+
+def test_checkpoints_that_a_killed_worker_left_go(store: CellStore) -> None:
+    (one,) = cells_of(1)
+    store.prepare()
+    left = store.run(one.key).last
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x")
+    (store.run(one.key).path / "results.json").write_text("{}")
+    state = run_cells([one], store)
+    assert state.reused == 1
+    assert not left.parent.exists()

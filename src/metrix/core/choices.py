@@ -50,6 +50,6 @@ def find(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
     Raises:
         ChoiceError: there is no such entry; the message has the nearest name.
     """
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown_choice(what, name, table)
     return table[name]

@@ -201,7 +201,7 @@ class Catalogue:
             digest.update(np.ascontiguousarray(values).data)
             sizes = [0] * len(self)
         else:
-            sizes = [self.file(i).stat().st_size if self.file(i).exists() else None for i in range(len(self))]
+            sizes = [_size_of(self.file(i)) for i in range(len(self))]
         for i, (path, label, part, size) in enumerate(zip(self.paths, self.labels, self.parts, sizes, strict=True)):
             digest.update(repr((path, self.class_names[label], str(part), self.box(i), size)).encode())
         return digest.hexdigest()
@@ -280,3 +280,11 @@ def _choose_classes(names: Sequence[str], labels: Iterable[int], fraction: float
     if len(ordered) < 2:
         raise DataError(f"{what} classes: expected at least 2 classes to choose them from, got {len(ordered)}")
     return ordered[: min(max(round(fraction * len(ordered)), 1), len(ordered) - 1)]
+
+
+def _size_of(file: Path) -> int | None:
+    """The size of a file; None if there is none, or none can be of that name."""
+    try:
+        return file.stat().st_size
+    except (OSError, ValueError):
+        return None

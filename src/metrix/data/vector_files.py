@@ -116,7 +116,7 @@ def _read_names(path: Path) -> list[str]:
 
     try:
         return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
 
 
@@ -130,7 +130,7 @@ def _read_parquet(path: Path, column: str | None = None) -> Any:
         raise DataError(f"{path} has no column {column!r}: it has {', '.join(names)}")
     try:
         table = pq.read_table(path, columns=None if column is None else [column])
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
     return table if column is None else table[column].combine_chunks()
 

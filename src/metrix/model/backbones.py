@@ -150,7 +150,7 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
     from timm.data.config import resolve_model_data_config
 
     timm_name = f"tf_{name}" if name in LITE_BACKBONES else "resnet50" if name == RESNET50_V1 else name
-    if not timm.is_model(timm_name):
+    if not isinstance(name, str) or not timm.is_model(timm_name):
         raise _unknown_backbone(name, timm.list_models())
     options: dict[str, Any] = {"num_classes": 0}
     # The pooling of timm is not used but left at its default, because it decides where some transformers have their

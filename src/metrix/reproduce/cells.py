@@ -16,6 +16,7 @@ import ast
 import hashlib
 import io
 import json
+import shutil
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -80,6 +81,10 @@ class CellStore:
             raise InvalidInput(
                 f"--output: cannot create the folder {self.folder}: {describe_failure(error)}; choose another"
             ) from error
+
+    def drop_checkpoints(self, key: str) -> None:
+        """Delete the checkpoints of a finished cell, most of its size, if a killed process has left them."""
+        shutil.rmtree(self.run(key).last.parent, ignore_errors=True)
 
     def cell_folder(self, key: str) -> Path:
         """The folder of a cell."""

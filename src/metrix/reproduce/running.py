@@ -92,6 +92,9 @@ def run_cells(
     """
     store.prepare()
     unfinished = [one for one in cells if store.results(one.key) is None]
+    for one in cells:
+        if one not in unfinished:
+            store.drop_checkpoints(one.key)
     state = GridState(len(cells), len(cells) - len(unfinished), deque(unfinished))
     watcher = watcher or GridWatcher()
     crew = _Crew(state, store, jobs, command)

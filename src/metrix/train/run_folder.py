@@ -31,6 +31,11 @@ from metrix.train import config as configuration
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of, replace_path
 
+# what is read from environment.json, and its types
+_ENVIRONMENT: dict[str, type] = {
+    **{"data_fingerprint": str, "asked": dict, "continued": list},
+    **{"data_relative_to_run": str, "root_relative_to_run": str},
+}
 LOCK = ".lock"  # in the folder of a run while a process trains it
 
 
@@ -88,7 +93,14 @@ class RunFolder:
             found = json.loads(file.read_text("utf-8")) if file.exists() else {}
         except ValueError as error:
             raise InvalidInput(f"{file} is damaged: expected JSON; restore it, or start a new run") from error
-        return found if isinstance(found, dict) else {}
+        found = found if isinstance(found, dict) else {}
+        for key, kind in _ENVIRONMENT.items():
+            if not isinstance(found.get(key, kind()), kind):
+                raise InvalidInput(
+                    f"{file} is damaged: {key}: expected {kind.__name__}, got {type(found[key]).__name__}; restore it, "
+                    "or start a new run"
+                )
+        return found
 
     @property
     def results(self) -> dict[str, Any] | None:
