@@ -61,6 +61,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     _remove_abandoned(path)
 
 
+def mark_used(path: Path) -> None:
+    """Note on a cached file that it was used now, for `metrix cache prune`; systems may not note reading."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
 
 

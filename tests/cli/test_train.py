@@ -156,7 +156,7 @@ def test_photos_start_from_pretrained_weights_and_characters_from_random_ones(me
 def test_without_weights_and_network_nothing_is_trained_unasked(
     metrix: Metrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metrix.model.backbones._network_answers", lambda: False)
+    monkeypatch.setattr("metrix.model.backbones.network_answers", lambda: False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
     photos = write_photos(tmp_path / "photos", 4, 4)

@@ -141,7 +141,7 @@ def test_pretrained_without_a_network_says_so_at_once(monkeypatch: pytest.Monkey
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("metrix.model.backbones._network_answers", lambda: False)
+    monkeypatch.setattr("metrix.model.backbones.network_answers", lambda: False)
     start = time.monotonic()
     with pytest.raises(ModelError, match=r"resnet10t.*--weights FILE.*efficientnet_lite0.*--weights random"):
         Embedder("resnet10t", weights="pretrained")
@@ -156,7 +156,7 @@ def test_an_address_that_does_not_answer_counts_as_no_network(monkeypatch: pytes
 
     monkeypatch.setattr(backbones, "NETWORK_PATIENCE", 0.2)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the discard port: refused
-    assert not backbones._network_answers()
+    assert not backbones.network_answers()
 
 
 def test_an_endpoint_that_refuses_the_request_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_an_endpoint_that_refuses_the_request_still_answers(monkeypatch: pytest.
     thread.start()
     try:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        assert backbones._network_answers()
+        assert backbones.network_answers()
     finally:
         server.shutdown()
         thread.join()

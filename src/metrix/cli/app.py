@@ -19,9 +19,11 @@ from rich.markup import escape
 
 from metrix.cli import (
     analyze,
+    cache,
     compare,
     data,
     demo,
+    doctor,
     embed,
     evaluate,
     explore,
@@ -46,7 +48,6 @@ STORAGE_FAILURES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EF
 app = typer.Typer(
     name="metrix",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Train image embeddings with mixup and measure how well they retrieve classes never seen in training.",
@@ -98,6 +99,8 @@ for verb in (
     export,
     explore,
     reproduce,
+    doctor,
+    cache,
 ):
     verb.add_to(app)
 _unwrap_help(app)

@@ -23,7 +23,7 @@ from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, image_size, load_image
 from metrix.data.survey import Broken, map_in_order
 from metrix.errors import DataError, unknown_choice
-from metrix.files import cache_folder, lock, write_json
+from metrix.files import cache_folder, lock, mark_used, write_json
 from metrix.messages import OnProgress
 
 KINDS = ("none", "ram", "disk")
@@ -172,6 +172,7 @@ def _open(folder: Path) -> PixelCache | None:
             return None
         if file.stat().st_size != index["starts"][-1]:
             return None
+        mark_used(folder / "index.json")
         return PixelCache(_map_file(file), index, file)
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from metrix.data.catalogue import UNSPLIT, Catalogue
 from metrix.extras import import_extra, require_extra
-from metrix.files import cache_folder, warn_not_cached, write_atomically
+from metrix.files import cache_folder, mark_used, warn_not_cached, write_atomically
 
 NAMES = ("glyphs", "glyphs-mini")
 RECIPE = 1  # increase it when the drawing changes, so that cached files are not used
@@ -55,7 +55,9 @@ def load(name: str) -> Catalogue:
     """The catalogue of `glyphs` or `glyphs-mini`, drawn on first use and cached."""
     path = cache_folder() / "glyphs" / f"{name}-{_version()}.npz"
     content = _read(path)
-    if content is None:
+    if content is not None:
+        mark_used(path)
+    else:
         pixels, labels, faces, class_names = draw(mini=name == "glyphs-mini")
         content = {"pixels": pixels, "labels": labels, "faces": faces, "class_names": np.array(class_names)}
         content["sha256"] = np.array(_digest(content))

@@ -19,7 +19,7 @@ import numpy as np
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, load_image
 from metrix.errors import DataError
-from metrix.files import cache_folder, remove_temporaries, warn_not_cached, write_json
+from metrix.files import cache_folder, mark_used, remove_temporaries, warn_not_cached, write_json
 from metrix.messages import OnProgress, count, first_few
 
 Item = TypeVar("Item")
@@ -118,6 +118,7 @@ def decode_all(
     cached = cache_folder() / "decoded" / f"{stamp[:32]}.json"
     known = _read_decoded(cached, len(catalogue))
     if known is not None:
+        mark_used(cached)
         return known
 
     def measure(index: int) -> tuple[int, int] | str:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from metrix.errors import InvalidInput, check_integer, unknown_choice
-from metrix.files import write_json
+from metrix.files import mark_used, write_json
 from metrix.messages import OnProgress
 
 DTYPES = ("float32", "float16")
@@ -150,6 +150,7 @@ class ActivationCache:
             (folder / _DONE).unlink(missing_ok=True)
             write_json(folder / _DESCRIPTION, asdict(stored))
         _fill(folder, stored, views, source, trunk, workers, progress)
+        mark_used(folder / _DESCRIPTION)
         return cls(folder, stored, views)
 
 

@@ -239,7 +239,7 @@ def _find_channels(module: nn.Module, output: torch.Size) -> tuple[int, bool]:
     return output[3 if channels_last else 1], channels_last
 
 
-def _network_answers() -> bool:
+def network_answers() -> bool:
     """Whether the hub answers within seconds; its own client would retry for most of a minute."""
     from huggingface_hub import constants
 
@@ -268,7 +268,7 @@ def _offline_without_network() -> Iterator[None]:
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or not _network_answers()
+    constants.HF_HUB_OFFLINE = before or not network_answers()
     try:
         yield
     finally:
