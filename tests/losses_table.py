@@ -264,4 +264,5 @@ BASELINES: dict[str, Callable[[int, int], nn.Module]] = {
     "margin, by class": lambda c, d: losses.Margin(num_classes=c),
     "epshn": lambda c, d: losses.EPSHN(),
     "soft-triple": lambda c, d: losses.SoftTriple(c, d, centers=3),
+    "recall-at-k": lambda c, d: losses.RecallAtK((1, 2, 4), temperature=0.1),
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metrix.core.head import PoolLinear
     from metrix.core.metrix import Metrix
     from metrix.core.objective import Clean, Objective, StepOutput
-    from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
+    from metrix.core.rivals import IMix, MoCHi, ProxySynthesis, SiMix
     from metrix.errors import MetrixError, MetrixWarning
     from metrix.model import Embedder
     from metrix.model.split import split
@@ -37,6 +37,7 @@ __all__ = [
     "Objective",
     "PoolLinear",
     "ProxySynthesis",
+    "SiMix",
     "StepOutput",
     "data",
     "evaluate",
@@ -58,6 +59,7 @@ _HOMES = {
     "Objective": "metrix.core.objective",
     "PoolLinear": "metrix.core.head",
     "ProxySynthesis": "metrix.core.rivals",
+    "SiMix": "metrix.core.rivals",
     "StepOutput": "metrix.core.objective",
     "split": "metrix.model.split",
 }

@@ -175,7 +175,14 @@ def test_soft_triple_of_many_classes_stays_far_from_the_square_of_its_centres():
     assert sizes <= 2 * 10_000 * 10 * 16  # the centres themselves
 
 
-@pytest.mark.parametrize("name", NEED_PAIRS)
+def test_recall_at_k_of_a_large_batch_is_computed_some_queries_at_a_time(monkeypatch):
+    """Each query has a row for each of its 59 positives: 300 · 59 · 300 numbers for all of them."""
+    monkeypatch.setattr("metrix.core.compute.blocks.BLOCK", 10 * 59 * 300)
+    x, labels = torch.randn(300, DIM).requires_grad_(), torch.arange(300) % CLASSES
+    assert largest_tensor(lambda: build("recall-at-k")(x, labels).backward()) <= 10 * 60 * 300
+
+
+@pytest.mark.parametrize("name", [name for name in NEED_PAIRS if name != "recall-at-k"])
 def test_no_tensor_of_all_triplets(name):
     x = torch.randn(300, DIM).requires_grad_()
     labels = torch.arange(300) % CLASSES

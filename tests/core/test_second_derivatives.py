@@ -13,6 +13,7 @@ from metrix.core.compute import blocks
 from metrix.core.compute.micro_batches import MicroBatched
 from metrix.core.rivals.imix import IMix
 from metrix.core.rivals.proxy_synthesis import ProxySynthesis
+from metrix.core.rivals.simix import SiMix
 from tests.losses_table import BASELINES, TABLE
 
 with warnings.catch_warnings():  # forward mode loads these on first use, and torch warns of itself
@@ -169,6 +170,7 @@ def test_micro_batches():
 RIVALS = {
     "i-Mix": lambda: IMix(losses.MultiSimilarity(), mixup="embed"),
     "i-Mix, published": lambda: IMix(losses.MultiSimilarity(), mixup="embed", temperature=0.2),
+    "SiMix": lambda: SiMix(losses.RecallAtK(temperature=0.3)),
     "Proxy Synthesis": lambda: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM).double(), lam_per="pair"),
 }
 

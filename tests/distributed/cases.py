@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix import IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, losses
+from metrix import IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, SiMix, losses
 from metrix.core.objective import Clean, Objective
 from tests.losses_table import BASELINES, TABLE
 
@@ -65,6 +65,8 @@ OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "i-mix feature": lambda g: IMix(losses.MultiSimilarity(), "feature", generator=g),
     "mochi": lambda g: MoCHi(losses.Contrastive(), hard_negatives=2, generator=g),
     "proxy synthesis": lambda g: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM), generator=g),
+    "simix": lambda g: SiMix(losses.RecallAtK(temperature=0.1), generator=g),
+    "embed, expected": lambda g: Metrix(losses.SupCon(), "embed", lam_per="expected", lam_nodes=3, generator=g),
     "memory": lambda g: remembering(Clean(losses.MultiSimilarity())),
     "memory, embed": lambda g: remembering(Metrix(losses.NCA(), "embed", "pos-neg", generator=g)),
     **{name: partial(baseline, name) for name in BASELINES},

@@ -79,3 +79,23 @@ def soft_triple(f, labels, w, la, gamma, tau, delta):
         torch.zeros((), dtype=f.dtype),
     )
     return sum(terms) / len(terms) + (tau * spread / (C * K * (K - 1)) if K > 1 else 0.0)
+
+
+def recall_at_k(f, labels, ks, temperature, rank_temperature):
+    """Patel et al., eq. 4 to 6: the mean over queries of 1 - Recall@k, averaged over k; at most min(k, |P|) are found."""
+    labels, losses = labels.tolist(), []
+    for q in range(len(f)):
+        P = positives(labels, q)
+        if not P:
+            continue
+        of_ks = []
+        for k in ks:
+            found = 0.0
+            for p in P:
+                others = [z for z in range(len(f)) if z not in (q, p)]
+                above = [torch.sigmoid((f[q] @ f[z] - f[q] @ f[p]) / temperature) for z in others]
+                rank = sum(above, 1 + 0 * (f[q] @ f[p]))  # of a query with one candidate it is 1
+                found = found + torch.sigmoid((k - rank) / (rank_temperature * k))
+            of_ks.append(1 - found.clamp(max=k) / min(k, len(P)))
+        losses.append(sum(of_ks) / len(ks))
+    return sum(losses) / len(losses) if losses else None

@@ -75,3 +75,18 @@ def with_synthetic_classes(f, labels, proxies, lam, partner):
         classes.append(len(proxies))
         proxies.append(mixed(proxies[labels[i]], proxies[labels[j]], share))
     return torch.stack(examples), torch.tensor(classes), torch.stack(proxies)
+
+
+def with_virtual_examples(f, labels, lam):
+    """Patel et al., section 3.3: each pair of a class, in order, gives one more example of it, whose similarities are mixed.
+
+    Similarities s(v, z) = λ s(x_i, z) + (1-λ) s(x_j, z) are the products of vectors that are mixed and not normalised.
+    """
+    labels = labels.tolist()
+    examples, classes = list(f), list(labels)
+    pairs = [(i, j) for i in range(len(f)) for j in range(i + 1, len(f)) if labels[i] == labels[j]]
+    for number, (i, j) in enumerate(pairs):
+        share = float(lam[number])
+        examples.append(share * f[i] + (1 - share) * f[j])
+        classes.append(labels[i])
+    return torch.stack(examples), torch.tensor(classes)

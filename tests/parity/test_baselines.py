@@ -1,4 +1,4 @@
-"""Triplet, margin, EPSHN and SoftTriple against their papers' formulas and pytorch-metric-learning."""
+"""Triplet, margin, EPSHN, SoftTriple and Recall@k against their papers' formulas and pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -166,3 +166,31 @@ def test_epshn_of_pml(name):
     mined = miners.BatchEasyHardMiner("easy", "semihard", distance=distances.CosineSimilarity())(x, labels)
     assert len(mined[0]) > 1  # NT-Xent of one pair is zero there
     compare(losses.EPSHN(0.1)(x, labels), peer.NTXentLoss(temperature=0.1)(x, labels, mined), x)
+
+
+@pytest.mark.parametrize("ks", [(1,), (1, 2, 4), (8,)])
+@pytest.mark.parametrize("block", [1, 2**22])
+@pytest.mark.parametrize("name", BATCHES)
+def test_recall_at_k(name, ks, block, monkeypatch):
+    monkeypatch.setattr("metrix.core.compute.blocks.BLOCK", block)  # one query at a time, or all
+    x, labels = sample(name)
+    expected = literal_baselines.recall_at_k(F.normalize(x, dim=1), labels, ks, 0.1, 0.5)
+    compare(losses.RecallAtK(ks, temperature=0.1, rank_temperature=0.5)(x, labels), expected, x)
+
+
+def test_recall_at_k_of_sharp_steps_is_recall_at_k():
+    """With vanishing temperatures and one positive for each query: 1 - Recall@k as it is measured."""
+    from metrix import evaluate
+
+    torch.manual_seed(0)
+    x, labels = torch.randn(24, DIM, dtype=torch.float64), torch.arange(12).repeat(2)
+    measured = evaluate.recall_at_k(x, labels, ks=(1, 2, 4))
+    for k in (1, 2, 4):
+        # half a rank more, because the step is at k itself
+        sharp = losses.RecallAtK((k,), temperature=1e-6, rank_temperature=1e-6)
+        f = F.normalize(x, dim=1)
+        S = f @ f.T
+        mate = S[torch.arange(24), (torch.arange(24) + 12) % 24]
+        ranks = 1 + (S.fill_diagonal_(-2.0) > mate.unsqueeze(1)).sum(1)
+        at_the_step = (ranks == k).double().mean().item() / 2
+        assert 1 - sharp(x, labels).item() + at_the_step == pytest.approx(measured[k], abs=1e-9)

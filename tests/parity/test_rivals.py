@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 import tests.losses_table
-from metrix import IMix, MetrixWarning, MoCHi, ProxySynthesis, losses
+from metrix import IMix, MetrixWarning, MoCHi, ProxySynthesis, SiMix, losses
 from metrix.core.closed_form import Interpolated
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions
 from tests.losses_table import LITERAL, TABLE
-from tests.parity import batches, literal, literal_rivals
+from tests.parity import batches, literal, literal_baselines, literal_rivals
 from tests.parity.test_mixed_loss import CLASSES, DIM, Network, compare
 
 # rivals put mixed examples in the sums of a pair loss, whose literal form has the positive on one side only
@@ -163,3 +163,39 @@ def test_proxy_synthesis_of_some(ratio):
     n, m = len(f), int(ratio * len(f))
     expected = literal.clean_proxy_anchor(five, X[: n + m], y[: n + m], P[: CLASSES + m])
     compare(ProxySynthesis(loss, ratio=ratio).parts(f, labels, lam[:m], partner).loss, expected, [x, loss.proxies])
+
+
+def number_of_pairs(labels):
+    return sum(int(labels[i] == labels[j]) for i in range(len(labels)) for j in range(i + 1, len(labels)))
+
+
+@pytest.mark.parametrize("batch", batches.NAMES)
+def test_simix_as_published(batch):
+    x, f, labels = embeddings_of(batch)
+    lam = factors(number_of_pairs(labels))
+    virtual = literal_rivals.with_virtual_examples(f, labels, lam)
+    expected = literal_baselines.recall_at_k(*virtual, (1, 2), 0.1, 1.0)
+    loss = losses.RecallAtK((1, 2), temperature=0.1)
+    value, clean, _ = SiMix(loss).parts(f, labels, lam)
+    compare(value, expected, [x])
+    assert clean.item() == pytest.approx(loss(f, labels).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("batch", ["balanced", "unbalanced", "singletons"])
+@pytest.mark.parametrize("name", [n for n in LITERAL if TABLE[n].roles == "pairs"])
+def test_simix_of_a_loss_of_pairs(name, batch):
+    loss, five = build(name)
+    x, f, labels = embeddings_of(batch)
+    lam = factors(number_of_pairs(labels))
+    examples, classes = literal_rivals.with_virtual_examples(f, labels, lam)
+    expected = literal.clean_pairs(five, examples, classes, TABLE[name].include_positive)
+    compare(SiMix(loss).parts(f, labels, lam).loss, expected, [x])
+
+
+def test_similarities_of_virtual_examples_are_mixed_similarities():
+    """The products of vectors that are mixed are mixed products, of two mixtures, too."""
+    f = F.normalize(batches.points("balanced", DIM), dim=1)
+    S = f @ f.T
+    v, w = 0.3 * f[0] + 0.7 * f[3], 0.6 * f[1] + 0.4 * f[4]
+    assert torch.allclose(f @ v, 0.3 * S[:, 0] + 0.7 * S[:, 3])
+    assert torch.allclose(v @ w, 0.3 * (0.6 * S[0, 1] + 0.4 * S[0, 4]) + 0.7 * (0.6 * S[3, 1] + 0.4 * S[3, 4]))

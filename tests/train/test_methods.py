@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from metrix.core.metrix import Metrix
-from metrix.core.rivals import IMix, MoCHi, ProxySynthesis
+from metrix.core.rivals import IMix, MoCHi, ProxySynthesis, SiMix
 from metrix.errors import InvalidInput
 from metrix.train import Config, Interrupted, train
 from metrix.train.build import build_loss, build_objective
@@ -18,7 +18,7 @@ from metrix.train.checkpoint import Progress
 from metrix.train.names import METHODS
 from metrix.train.watching import Watcher
 
-OBJECTIVES = {"metrix": Metrix, "imix": IMix, "mochi": MoCHi, "proxy-synthesis": ProxySynthesis}
+OBJECTIVES = {"metrix": Metrix, "imix": IMix, "mochi": MoCHi, "proxy-synthesis": ProxySynthesis, "simix": SiMix}
 
 
 def objective_of(config: Config) -> Any:
@@ -57,6 +57,10 @@ def test_given_values_are_used() -> None:
         Config().with_values({"loss": "proxy-anchor", "mixup_method": "proxy-synthesis", "lam_per": "pair"})
     )
     assert (synthesis.drawing.alpha, synthesis.drawing.lam_per) == (0.4, "pair")
+    simix = objective_of(Config().with_values({"loss": "recall-at-k", "mixup_method": "simix", "ks": [1, 4]}))
+    assert (simix.loss.ks, simix.drawing.alpha) == ((1, 4), 1.0)
+    expected = objective_of(Config().with_values({"lam_per": "expected", "lam_nodes": 5}))
+    assert (expected.lam_per, expected.lam_nodes) == ("expected", 5)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +79,11 @@ def test_given_values_are_used() -> None:
         ({"mixup_method": "mochi", "hard_negatives": [3, 4]}, "expected one number"),
         ({"mixup_method": "imix", "hard_negatives": [3]}, "hard_negatives: expected nothing"),
         ({"mixup_method": "imix", "mixup": ["input", "embed"]}, "mixup: expected one type"),
+        ({"mixup_method": "simix", "loss": "triplet"}, "Triplet cannot be mixed"),
+        ({"mixup_method": "simix", "loss": "proxy-anchor"}, "SiMix with ProxyAnchor"),
+        ({"mixup_method": "simix", "pairs": ["pos-neg"]}, "pairs: expected pos-pos with mixup_method 'simix'"),
+        ({"mixup_method": "mochi", "lam_per": "expected"}, "'pair' or 'batch' with MoCHi, got 'expected'"),
+        ({"loss": "recall-at-k", "mixup": ["embed"]}, "RecallAtK cannot be mixed: .*simix"),
         ({"instance_temperature": 0.2}, "only 'imix' has a loss over instances"),
         ({"mixup_method": "imix", "target": "interpolated"}, "target: expected 'paper' with mixup_method 'imix'"),
         ({"loss": "nca", "target": "interpolated"}, "with a threshold .*got NCA, which has none"),

@@ -30,7 +30,7 @@ from metrix.core.generic import (
 from metrix.core.labels import as_labels
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
-from metrix.core.validation import as_tensor, check_labels, unit, warn_unusable
+from metrix.core.validation import as_tensor, check_labels, refuse_indices, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]
@@ -86,10 +86,7 @@ class Loss(nn.Module):
         Returns:
             A scalar; zero, with a warning once, if no anchor has what the loss needs.
         """
-        if indices_tuple is not None:
-            raise InvalidInput(
-                "indices_tuple was given: these losses use all pairs of the batch, so leave the miner out"
-            )
+        refuse_indices(indices_tuple)
         embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.clean(self.sets(unit(embeddings), as_labels(labels)))[0]

@@ -21,7 +21,7 @@ from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.target import InterpolatedTarget, build_target
-from metrix.core.validation import unit
+from metrix.core.validation import refuse_indices, unit
 from metrix.errors import InvalidInput, check_integer, check_number
 
 
@@ -119,8 +119,7 @@ class Metrix(Objective):
                 f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
                 "mixup='embed', which needs only embeddings"
             )
-        if indices_tuple is not None:
-            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        refuse_indices(indices_tuple)
         return self._step(None, None, None, embeddings, labels).loss
 
     def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:

@@ -18,7 +18,7 @@ from metrix.core.memory import CrossBatchMemory
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, check_model, is_split
-from metrix.core.validation import as_tensor, at_least_float32, unit
+from metrix.core.validation import as_tensor, at_least_float32, refuse_indices, unit
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -235,11 +235,12 @@ class MixingSettings(Protocol):
         """T of a cross-entropy over instances, if that is the loss of mixed examples."""
 
 
-AcceptedLosses = Literal["generic", "pairs", "proxies"]
+AcceptedLosses = Literal["generic", "pairs", "proxies", "similarities"]
 ACCEPTED_LOSSES: Mapping[AcceptedLosses, str] = {
     "generic": "every loss of the generic form (Table 1)",
     "pairs": "losses of pairs of examples",
-    "proxies": "losses with proxies",
+    "proxies": "losses with one proxy per class",
+    "similarities": "losses of pairs of examples, and recall-at-k",
 }
 
 
@@ -295,8 +296,7 @@ class EmbeddingObjective(Objective):
 
     def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
         """The loss of embeddings (n, d), which need not be normalised; used like a pytorch-metric-learning loss."""
-        if indices_tuple is not None:
-            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        refuse_indices(indices_tuple)
         batch = self.gather(embeddings, labels)
         with torch.autocast(batch.embeddings.device.type, enabled=False):
             return self.parts_of(batch).loss

@@ -155,6 +155,12 @@ def check_lam(lam: Tensor, shape: tuple[int, ...]) -> Tensor:
     return lam.expand(shape)
 
 
+def refuse_indices(indices_tuple: object, why: str = "all pairs of the batch are used") -> None:
+    """Raise `InvalidInput` if the output of one of pytorch-metric-learning's miners was given."""
+    if indices_tuple is not None:
+        raise InvalidInput(f"indices_tuple was given: {why}, so leave the miner out")
+
+
 def warn_unusable(loss: object, anchors: int, needs: str, part: str = "loss") -> None:
     """Warn that a batch had no anchor for which a part of a loss is defined, and say what an anchor needs."""
     warnings.warn(

@@ -59,9 +59,11 @@ class MethodRun:
 
 def find_methods_for(loss: LossEntry) -> list[str]:
     """The mixing methods that a loss goes with."""
-    if not issubclass(loss.make, Loss):
-        return []
-    return [name for name, method in METHODS.items() if method.losses in ("generic", loss.make.sort)]
+    sort = getattr(loss.make, "sort", "none")
+    accepted = {sort, "similarities"} if sort == "pairs" else {sort}
+    if issubclass(loss.make, Loss):
+        accepted.add("generic")
+    return [name for name, method in METHODS.items() if method.losses in accepted]
 
 
 def list_methods() -> list[ListedMethod]:

@@ -175,6 +175,8 @@ def _recall_line(
         assert base is not None
         measured[GAIN] = grid.gain(experiment, Experiment(base, data, experiment.dim))
     note = grid.missing(experiment)
+    if note is None and not any(value is not None for values in row.recall.values() for value in values):
+        note = "Not in the paper."
     if note is None and row.reported:
         note = "The paper quotes the number of the method's authors."
     return TableLine(words, measured, paper, note, study)

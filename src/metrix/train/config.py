@@ -144,7 +144,9 @@ class LossChoice(ConfigSection):
     beta: float | None = Field(None, gt=0, description="β, scale of positives; initial boundary in the margin loss")
     gamma: float | None = Field(None, gt=0, description="γ, scale of negatives; scale over centres in soft-triple")
     temperature: float | None = Field(
-        None, gt=0, description="T, temperature of the NCA losses, supcon, nt-xent, normalized-softmax and epshn"
+        None,
+        gt=0,
+        description="T, temperature of the NCA losses, supcon, nt-xent, normalized-softmax, epshn and recall-at-k",
     )
     reduction: str | None = Field(
         None, description="how the terms of the loss are summed or averaged; depends on the loss"
@@ -156,6 +158,10 @@ class LossChoice(ConfigSection):
     la: float | None = Field(None, gt=0, description="λ, scale of similarities in soft-triple")
     tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
     scale: float | None = Field(None, gt=0, description="s, scale of cosines in cosface, arcface and tuplet-margin")
+    ks: tuple[int, ...] | None = Field(None, description="the values of k in recall-at-k, separated by commas")
+    rank_temperature: float | None = Field(
+        None, gt=0, description="temperature of ranks in recall-at-k, as a multiple of k"
+    )
     radius: float | None = Field(None, gt=0, description="δ, radius of forces in potential-field")
     decay: float | None = Field(None, gt=0, description="α, how fast forces fade in potential-field")
 

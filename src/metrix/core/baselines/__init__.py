@@ -5,6 +5,7 @@ Triplet      [D_ap - D_an + m]₊                               triplets with a 
 Margin       [D_ap - β + m]₊, [β - D_an + m]₊                 positive pairs, and as many negatives drawn by distance
 EPSHN        -log softmax([s_p, s_n]/T)₀                      anchors: easiest positive, hardest negative below it
 SoftTriple   -log softmax(λ(S - δ 1_y))_y, S of K centres     examples
+RecallAtK    1 - Σ_p σ(k - r(p)) / min(k, |P|)                queries, for several k; r is a smooth rank
 
 D is the Euclidean distance and s the cosine of unit embeddings. A mixed example has no place in these
 losses, so `Metrix` does not take them; each says why in `not_generic`.
@@ -12,12 +13,13 @@ losses, so `Metrix` does not take them; each says why in `not_generic`.
 
 from metrix.core.baselines.epshn import EPSHN
 from metrix.core.baselines.margin import Margin
+from metrix.core.baselines.recall_at_k import RecallAtK
 from metrix.core.baselines.soft_triple import SoftTriple
 from metrix.core.baselines.triplet import Triplet
 from metrix.core.choices import by_name
 from metrix.core.loss import LossEntry
 
-__all__ = ["EPSHN", "Margin", "SoftTriple", "Triplet"]
+__all__ = ["EPSHN", "Margin", "RecallAtK", "SoftTriple", "Triplet"]
 
 BASELINES: dict[str, LossEntry] = by_name(
     LossEntry("triplet", "a hinge on triplets with semi-hard negatives", "Schroff et al., CVPR 2015", Triplet),
@@ -42,4 +44,5 @@ BASELINES: dict[str, LossEntry] = by_name(
         own_lr=1e-2,
         needs_pairs=False,
     ),
+    LossEntry("recall-at-k", "1 - Recall@k with smooth ranks, for large batches", "Patel et al., CVPR 2022", RecallAtK),
 )

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.similarity import gram
-from metrix.core.validation import as_tensor, check_labels, unit, warn_unusable
-from metrix.errors import InvalidInput
+from metrix.core.validation import as_tensor, check_labels, refuse_indices, unit, warn_unusable
 
 
 class Baseline(nn.Module):
@@ -17,6 +16,7 @@ class Baseline(nn.Module):
 
     not_generic: str  # why it has no form for mixed examples
     needs = "a positive and a negative"  # what makes an anchor usable
+    sort = "none"  # by which mixing methods know a loss
     _shown: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -25,18 +25,21 @@ class Baseline(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """The loss; embeddings (n, d) need not be normalised."""
-        if indices_tuple is not None:
-            raise InvalidInput("indices_tuple was given: these losses bring their own mining, so leave the miner out")
+        refuse_indices(indices_tuple, "these losses bring their own mining")
         embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             x = unit(embeddings)
-            value, usable = self.of_unit(x, self.labels(labels, x))
-            if not bool(usable):
-                if not self._warned:
-                    warn_unusable(self, len(x), self.needs)
-                self._warned = True
-                value = sum((t.sum() * 0.0 for t in (x, *self.parameters())), value * 0.0)
-            return value
+            return self.of_vectors(x, self.labels(labels, x))
+
+    def of_vectors(self, x: Tensor, labels: Tensor) -> Tensor:
+        """The loss of vectors as they are; zero, with a warning once, if the batch has none of its terms."""
+        value, usable = self.of_unit(x, labels)
+        if not bool(usable):
+            if not self._warned:
+                warn_unusable(self, len(x), self.needs)
+            self._warned = True
+            value = sum((t.sum() * 0.0 for t in (x, *self.parameters())), value * 0.0)
+        return value
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of unit embeddings, and how many of its terms the batch has, zero or not."""

@@ -31,7 +31,7 @@ from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
 from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import unit
+from metrix.core.validation import refuse_indices, unit
 from metrix.errors import InvalidInput, check_integer, check_number, unknown_choice
 
 TARGETS = ("instances", "classes")
@@ -85,8 +85,7 @@ class IMix(Objective):
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """Clean loss plus `strength` times mixed loss of embeddings (n, d), which need not be normalised."""
-        if indices_tuple is not None:
-            raise InvalidInput("indices_tuple was given: all pairs of the batch are used, leave the miner out")
+        refuse_indices(indices_tuple)
         if MIXUP_TYPES[self.mixup].mixes != "embeddings":
             raise InvalidInput(
                 f"mixup={self.mixup!r} needs the model: call objective.step(model, inputs, labels), or choose "

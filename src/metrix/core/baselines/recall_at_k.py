@@ -1,0 +1,85 @@
+"""Recall@k surrogate: the measure itself, with steps made smooth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from metrix.core.baselines.base import Baseline
+from metrix.core.compute.blocks import rows_in_block
+from metrix.core.compute.stream import sum_over_blocks
+from metrix.core.generic import Totals
+from metrix.core.similarity import gram, rows_of_gram
+from metrix.errors import InvalidInput, check_integer, check_number
+
+
+class RecallAtK(Baseline):
+    """1 - Recall@k with sigmoids in place of steps, averaged over several k and over the examples as queries.
+
+    The rank of a positive p of a query q is r(p) = 1 + Σ_z σ((s_qz - s_qp)/T) over all other examples z. Of the
+    positives P, Σ_p σ((k - r(p))/(k T_k)) are among the first k, and at most min(k, |P|) can be: the loss is one less
+    their share.
+
+    A query compares each positive with all other examples, so a large batch is computed some queries at a time, in the
+    memory of these few.
+
+    Args:
+        ks: the values of k.
+        temperature: T, of the comparison of similarities.
+        rank_temperature: T_k, of the comparison of ranks with k, as a multiple of k.
+
+    >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
+    >>> RecallAtK()(embeddings, labels).backward()
+    """
+
+    not_generic = (
+        "a positive counts by its rank among all candidates, so it is no sum over positives plus a sum over negatives; "
+        "SiMix (--mixup-method simix) mixes for it, and losses.NTXent, where a positive is compared with all, can be"
+    )
+    needs = "a positive"
+    sort = "similarities"
+    _shown = ("ks", "temperature", "rank_temperature")
+
+    def __init__(
+        self, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0
+    ) -> None:
+        super().__init__()
+        if isinstance(ks, str) or not ks:
+            raise InvalidInput(f"ks: expected one or several numbers ≥ 1, such as (1, 2, 4), got {ks!r}")
+        self.ks = tuple(check_integer("ks", k, least=1) for k in ks)
+        self.temperature = check_number("temperature", temperature, above=0)
+        self.rank_temperature = check_number("rank_temperature", rank_temperature, above=0)
+
+    def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean over queries that have a positive."""
+        _, number, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+        positives = sizes[number] - 1
+        queries = positives.nonzero().squeeze(1)
+        if len(queries) == 0:
+            return x.sum() * 0.0, queries.new_zeros(())
+        blocks = torch.split(queries, rows_in_block(len(x) * int(positives.max())))
+
+        def block_totals(rows: Tensor, x: Tensor) -> Totals:
+            S = gram(x) if len(rows) == len(x) else rows_of_gram(x, rows)
+            losses = self._of_queries(S, labels[rows].unsqueeze(1) == labels, rows)
+            count = torch.tensor(len(rows), device=rows.device)
+            return Totals(losses.sum().reshape(1), count.reshape(1), count)
+
+        totals = sum_over_blocks(block_totals, blocks, [x])
+        return totals.sums[0] / totals.counts[0], totals.anchors
+
+    def _of_queries(self, S: Tensor, same: Tensor, own: Tensor) -> Tensor:
+        """The loss of some queries, by number, from similarities and who is of their class: (queries, n)."""
+        S = S.scatter(1, own.unsqueeze(1), -torch.inf)  # a query has no rank among its own candidates
+        query, example = same.scatter(1, own.unsqueeze(1), False).nonzero().unbind(1)
+        similar = S.index_select(0, query)  # (positives of all queries, n)
+        to_positive = similar.gather(1, example.unsqueeze(1))
+        rank = 0.5 + torch.sigmoid((similar - to_positive) / self.temperature).sum(1)  # p itself counts for 1/2
+        ks = torch.tensor(self.ks, dtype=S.dtype, device=S.device)
+        among = torch.sigmoid((ks - rank.unsqueeze(1)) / (self.rank_temperature * ks))  # (positives, ks)
+        found = S.new_zeros(len(S), len(ks)).index_add(0, query, among)
+        size = torch.zeros_like(own).index_add_(0, query, torch.ones_like(query))
+        possible = torch.minimum(ks, size.unsqueeze(1))
+        return 1.0 - (torch.minimum(found, ks) / possible).mean(1)
