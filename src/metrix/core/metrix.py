@@ -39,8 +39,6 @@ class Metrix(Objective):
             type. None: 3 for input mixup, all for feature and embed mixup.
         lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step; "expected" draws none:
             the mixed loss is its expectation over a λ that all pairs share (docs/equations.md).
-        lam_nodes: with "expected": values of λ at which the loss is evaluated, by Gauss-Jacobi quadrature. It costs
-            as many mixed losses.
         renormalise: bring mixed embeddings to unit norm (embed mixup).
         generator: of all random choices; None is torch's default one.
         memory_budget: bytes that the activations of mixed examples may take at a time.
@@ -48,6 +46,8 @@ class Metrix(Objective):
             its λ, for losses with a threshold (docs/equations.md).
         target_pos: p, with the interpolated target: the similarity of positives to an anchor at rest.
         target_neg: n, the same of negatives.
+        lam_nodes: with "expected": values of λ at which the loss is evaluated, by Gauss-Jacobi quadrature. It costs
+            as many mixed losses.
 
     Embedding mixup needs only embeddings, and stands where a pytorch-metric-learning loss would:
 
@@ -77,13 +77,13 @@ class Metrix(Objective):
         alpha: float = 2.0,
         hard_negatives: int | Sequence[int | None] | None = None,
         lam_per: str = "pair",
-        lam_nodes: int = NODES,
         renormalise: bool = True,
         generator: torch.Generator | None = None,
         memory_budget: int = 2**28,
         target: str = "paper",
         target_pos: float = InterpolatedTarget.pos,
         target_neg: float = InterpolatedTarget.neg,
+        lam_nodes: int = NODES,
     ) -> None:
         super().__init__()
         self.loss: Loss = generic_form(loss)

@@ -45,6 +45,12 @@ LOSS_SETTINGS: dict[str, dict[str, Any]] = {
     "proxy-anchor": {"reduction": "original", "proxy_lr": 0.03},
     "proxy-nca": {"proxy_lr": 0.03},
     "proxy-nca++": {"proxy_lr": 0.03},
+    "normalized-softmax": {"proxy_lr": 0.03},
+    "cosface": {"proxy_lr": 0.03},
+    "arcface": {"proxy_lr": 0.03},
+    "subcenter-arcface": {"proxy_lr": 0.03},
+    "potential-field": {"proxy_lr": 0.03},
+    "nca": {"lam_per": "pair"},  # pairs that share their λ leave its mixed loss without a gradient
 }
 
 
