@@ -21,6 +21,21 @@ def test_a_script_for_pytorch_metric_learning_runs_with_only_the_loss_line_chang
     assert losses[-1] < losses[0]
 
 
+def test_offers_of_unseen_products_are_found_after_training_a_text_model():
+    lines = run("sentences.py").splitlines()
+    before, clean, mixed = (float(line.split()[-1]) for line in lines if line.startswith(("before", "clean", "with")))
+    assert before < 50
+    assert clean > before + 20
+    assert mixed > before + 20
+
+
+def test_a_pipeline_of_scikit_learn_with_and_without_the_embedding():
+    lines = run("sklearn_pipeline.py").splitlines()
+    plain, linear, clean, mixed = (float(line.split()[-1]) for line in lines[1:5])
+    assert max(plain, linear) < 45
+    assert min(clean, mixed) > 50
+
+
 def test_digits_in_a_loop_of_ones_own():
     out = run("digits.py")
     clean, mixed = (float(line.split()[-3]) for line in out.splitlines()[1:3])

@@ -22,7 +22,7 @@ from metrix.errors import ModelError, check_integer, unknown_choice
 from metrix.messages import OnProgress
 from metrix.model import saving
 from metrix.model.backbones import DataConfig, build_backbone, build_vector_backbone, example_image, example_vector
-from metrix.model.mlp import MLP_BACKBONE, build_vector_head, check_widths
+from metrix.model.mlp import MLP_BACKBONE, Standardise, build_vector_head, check_widths
 from metrix.model.pooling import POOLS, build_head
 from metrix.model.saving import ImageView
 from metrix.model.stages import run_up_to
@@ -152,6 +152,14 @@ class Embedder(nn.Module):
             return (self.config.inputs,)
         side = size or self.data_config.size
         return self.data_config.channels, side, side
+
+    def standardise(self, vectors: Tensor) -> None:
+        """Set mean and standard deviation by which a model of vectors standardises to those of vectors (n, inputs)."""
+        first = next(self.backbone.children())
+        if not isinstance(first, Standardise):
+            raise ModelError(f"expected a model of vectors, backbone {MLP_BACKBONE!r}, got {self.config.backbone!r}")
+        with torch.no_grad():
+            first.fit(vectors)
 
     def stages(self) -> list[str]:
         """Names of the stages, which are the values of `freeze_to`, in order: `['stem', 'layer1', …]`."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from metrix.data import Dataset, Part
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.model.backbones import PRETRAINED
-from metrix.model.mlp import MLP_BACKBONE, Standardise
+from metrix.model.mlp import MLP_BACKBONE
 from metrix.train.config import Config, Model
 
 POOL = "avg"  # of the single position of a vector, which is the vector itself
@@ -58,8 +56,5 @@ def fit_network(config: Config, dataset: Dataset) -> tuple[Config, str]:
 
 def standardise_vectors(embedder: Embedder, part: Part) -> None:
     """Set the standardisation of a network of vectors to that of the training vectors; others stay as they are."""
-    first = next(embedder.backbone.children(), None)
-    if isinstance(first, Standardise):
-        vectors, _ = part.batch(range(len(part)))
-        with torch.no_grad():
-            first.fit(vectors)
+    if embedder.takes_vectors:
+        embedder.standardise(part.batch(range(len(part)))[0])
