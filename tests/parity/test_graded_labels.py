@@ -257,7 +257,7 @@ def test_a_relation_of_classes_goes_with_a_memory():
     objective = Metrix(losses.MultiSimilarity(), mixup="embed").with_memory(16, DIM).with_relation(relation)
     objective.generator = torch.Generator().manual_seed(0)
     objective(x[:3], y[:3])
-    with_memory = objective.loss.clean(objective.extend(objective._sets(objective.gather(x[3:], y[3:]))))[0]
+    with_memory = objective.loss.clean(objective.extend(objective.sets_of(objective.gather(x[3:], y[3:]))))[0]
     f, order = F.normalize(x.double(), dim=1), [3, 4, 5, 6, 0, 1, 2]
     Y = [[CASES["two levels, 0.3"].Y[a][b] for b in order] for a in order[:4]]
     valid = [[a != b for b in range(7)] for a in range(4)]

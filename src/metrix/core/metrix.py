@@ -9,23 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import METRIX_PAPER, Choice, find
-from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.factors import EXPECTED, NODES, Factors, check_drawing, choose, quadrature
 from metrix.core.loss import AnyLabels, Loss
 from metrix.core.mixed import mixed_loss
+from metrix.core.mixing_objective import MixingObjective
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
-from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
+from metrix.core.objective import Method, MixingSettings
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.target import InterpolatedTarget, build_target
-from metrix.core.validation import refuse_indices, unit
 from metrix.errors import InvalidInput, check_integer, check_number
 
 
-class Metrix(Objective):
+class Metrix(MixingObjective):
     """The clean loss plus `strength` times the loss of mixed examples, for any loss of the generic form.
 
     Args:
@@ -103,66 +102,14 @@ class Metrix(Objective):
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
         self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
 
-    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
-        """The loss of embeddings alone, for embedding mixup.
+    @property
+    def mixup_types(self) -> tuple[str, ...]:
+        """The mixup types, one of which is drawn in each step."""
+        return self.mixup
 
-        Args:
-            embeddings: (n, d); they need not be normalised.
-            labels: (n,), integers, names of classes, or labels in degrees (`metrix.labels`).
-            indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
-
-        Returns:
-            The clean loss plus `strength` times the mixed loss, a scalar.
-        """
-        if any(MIXUP_TYPES[name].mixes != "embeddings" for name in self.mixup):
-            raise InvalidInput(
-                f"mixup={self.mixup} needs the model: call objective.step(model, inputs, labels), or choose "
-                "mixup='embed', which needs only embeddings"
-            )
-        refuse_indices(indices_tuple)
-        return self._step(None, None, None, embeddings, labels).loss
-
-    def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
-        """The loss of a batch, with any mixup type.
-
-        Args:
-            model: has `features(x)` and `head(z)`, as `metrix.Embedder` and `metrix.split(module, at=LAYER)` do.
-            inputs: (n, …), what `model.features` takes.
-            labels: (n,), as in `forward`.
-
-        Returns:
-            The loss to call `backward()` on, its two parts, the embeddings, and what was drawn.
-        """
-        split = check_model(model)
-        mixes_features = any(MIXUP_TYPES[name].mixes == "features" for name in self.mixup)
-        features, embeddings = embed(split, inputs, keep_features=mixes_features and self.strength > 0)
-        return self._step(without_micro_batches(split), inputs, features, embeddings, labels)
-
-    def _step(
-        self,
-        model: SplitModel | None,
-        inputs: Tensor | None,
-        features: Tensor | None,
-        embeddings: Tensor,
-        labels: AnyLabels,
-    ) -> StepOutput:
-        """eq. loss-final: the clean loss, then the mixed loss of what a mixup type of the step mixes."""
-        mixup = self.mixup[choose(len(self.mixup), self.generator)]
-        kind = self._draw_pairs()
-        batch = self.gather(embeddings, labels)
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
-            own = self._sets(batch)
-            sets = self.extend(own)
-            self.remember(own)
-            clean, left_out_clean = self.loss.clean(sets)
-        mixed, left_out_mixed = torch.zeros_like(clean), 0
-        if self.strength > 0:
-            mixes = MIXUP_TYPES[mixup].mixes
-            source = {"inputs": inputs, "features": features, "embeddings": None}[mixes]
-            sets = sets if mixes == "embeddings" else own  # a memory has no features and no inputs
-            mixed, left_out_mixed = self._mixed(model, source, batch, sets, mixup, kind, None)
-        loss = clean + self.strength * mixed
-        return StepOutput(loss, clean, mixed, embeddings, mixup, kind, left_out_clean, left_out_mixed)
+    def draw_step(self) -> tuple[str, str]:
+        """The mixup type and the kind of mixing pairs of a step."""
+        return self.mixup[choose(len(self.mixup), self.generator)], self._draw_pairs()
 
     def mixed(
         self, embeddings: Tensor, labels: AnyLabels, lam: float | Tensor | str | None = None, pairs: str | None = None
@@ -180,8 +127,8 @@ class Metrix(Objective):
             The mixed loss, a scalar.
         """
         batch = self.gather(embeddings, labels)
-        sets = self.extend(self._sets(batch))
-        return self._mixed(None, None, batch, sets, "embed", self._given(pairs), lam)[0]
+        sets = self.extend(self.sets_of(batch))
+        return self.mixed_of(None, sets.examples, batch, sets, "embed", self._given(pairs), lam)[0]
 
     def mixed_features(
         self,
@@ -194,7 +141,7 @@ class Metrix(Objective):
         """eq. loss-mixed with feature mixup of `features = model.features(inputs)`; the rest is as in `mixed`."""
         split = check_model(model)
         batch = self.gather(split.head(features), labels)
-        return self._mixed(split, features, batch, self._sets(batch), "feature", self._given(pairs), lam)[0]
+        return self.mixed_of(split, features, batch, self.sets_of(batch), "feature", self._given(pairs), lam)[0]
 
     def mixed_inputs(
         self,
@@ -207,7 +154,7 @@ class Metrix(Objective):
         """eq. loss-mixed with input mixup; the rest is as in `mixed`."""
         split = check_model(model)
         batch = self.gather(split.head(split.features(inputs)), labels)
-        return self._mixed(split, inputs, batch, self._sets(batch), "input", self._given(pairs), lam)[0]
+        return self.mixed_of(split, inputs, batch, self.sets_of(batch), "input", self._given(pairs), lam)[0]
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How the mixed examples of each mixup type are computed with this model, and why in this way.
@@ -234,23 +181,17 @@ class Metrix(Objective):
             shown.append(f"target={self.target!r}, pos={self.interpolated.pos}, neg={self.interpolated.neg}")
         return ", ".join(shown)
 
-    def _sets(self, batch: Batch) -> Sets:
-        return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-
-    def _mixed(
+    def mixed_of(
         self,
         model: SplitModel | None,
-        source: Tensor | None,
+        source: Tensor,
         batch: Batch,
         sets: Sets,
         mixup: str,
         kind: str,
-        lam: float | Tensor | str | None,
+        lam: float | Tensor | str | None = None,
     ) -> tuple[Tensor, int]:
-        """eq. loss-mixed, and how many anchors were left out.
-
-        `source` are the inputs or features of this process, whichever are mixed; embeddings are those of `sets`.
-        """
+        """eq. loss-mixed, and how many anchors were left out."""
         if self.interpolated is not None and sets.relation is not None:
             raise InvalidInput(
                 "target='interpolated': expected labels that are classes, got labels in degrees: its threshold follows "
@@ -264,10 +205,7 @@ class Metrix(Objective):
             assert share is not None, "there are several processes"
             own = self.loss.sets(sets.examples[share.rows], batch.labels[share.rows])
             sets = replace(own, ranks=self.ranks)
-        options = MixtureOptions(self.renormalise, self.memory_budget, gather)
-        source = sets.examples if mixup_type.mixes == "embeddings" else source
-        assert source is not None, "inputs are given, and features kept, where they are mixed"
-        mixture = mixup_type.mixture(model, source, options)
+        mixture = mixup_type.mixture(model, source, MixtureOptions(self.renormalise, self.memory_budget, gather))
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"
         generator = self.ranks.own_generator(self.generator) if local and per_pair and lam is None else self.generator

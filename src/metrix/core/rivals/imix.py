@@ -20,24 +20,23 @@ from torch import Tensor, nn
 from metrix.core.choices import find
 from metrix.core.closed_form import Interpolated
 from metrix.core.compute.blocks import is_held, rows_in_block
-from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.compute.stream import sum_over_blocks
-from metrix.core.distributed.ranks import Gathering
+from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.generic import Totals, weights
 from metrix.core.loss import Loss
 from metrix.core.mixed import Mixture
+from metrix.core.mixing_objective import MixingObjective
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
-from metrix.core.objective import Method, MixingSettings, Objective, StepOutput
+from metrix.core.objective import Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
-from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import refuse_indices, unit
+from metrix.core.split_model import AnyModel, SplitModel
 from metrix.errors import InvalidInput, check_integer, check_number, unknown_choice
 
 TARGETS = ("instances", "classes")
 
 
-class IMix(Objective):
+class IMix(MixingObjective):
     """i-Mix: mixed anchors against a clean batch, with labels interpolated over instances.
 
     Args:
@@ -83,47 +82,24 @@ class IMix(Objective):
         self.strength = check_number("strength", strength, least=0)
         self.generator, self.memory_budget = generator, check_integer("memory_budget", memory_budget, least=1)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """Clean loss plus `strength` times mixed loss of embeddings (n, d), which need not be normalised."""
-        refuse_indices(indices_tuple)
-        if MIXUP_TYPES[self.mixup].mixes != "embeddings":
-            raise InvalidInput(
-                f"mixup={self.mixup!r} needs the model: call objective.step(model, inputs, labels), or choose "
-                "mixup='embed', which needs only embeddings"
-            )
-        return self._step(None, None, None, embeddings, labels).loss
+    @property
+    def mixup_types(self) -> tuple[str, ...]:
+        """The mixup type."""
+        return (self.mixup,)
 
-    def step(self, model: AnyModel, inputs: Tensor, labels: Tensor) -> StepOutput:
-        """The loss of a batch for a model that has `features(x)` and `head(z)`."""
-        split = check_model(model)
-        features, embeddings = embed(split, inputs, keep_features=MIXUP_TYPES[self.mixup].mixes == "features")
-        return self._step(without_micro_batches(split), inputs, features, embeddings, labels)
+    def draw_step(self) -> tuple[str, str]:
+        """The mixup type and the kind of mixing pairs, the same in every step."""
+        return self.mixup, "anc-neg"
 
-    def _step(
-        self,
-        model: SplitModel | None,
-        inputs: Tensor | None,
-        features: Tensor | None,
-        embeddings: Tensor,
-        labels: Tensor,
-    ) -> StepOutput:
-        """The clean loss, then the loss of mixed anchors."""
-        batch = self.gather(embeddings, labels)
+    def mixed_of(
+        self, model: SplitModel | None, source: Tensor, batch: Batch, sets: Sets, mixup: str, kind: str
+    ) -> tuple[Tensor, int]:
+        """The loss of mixed anchors, and how many were left out."""
+        gather = Gathering(batch.division)  # partners are drawn from all of the batch
+        mixture = MIXUP_TYPES[mixup].mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
         with torch.autocast(batch.embeddings.device.type, enabled=False):
-            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-            clean, left_out = self.loss.clean(sets)
-        mixed, left_out_mixed = torch.zeros_like(clean), 0
-        if self.strength > 0:
-            gather = Gathering(batch.division)  # partners are drawn from all of the batch
-            mixup = MIXUP_TYPES[self.mixup]
-            source = {"inputs": inputs, "features": features, "embeddings": sets.examples}[mixup.mixes]
-            assert source is not None, "inputs are given, and features kept, where they are mixed"
-            mixture = mixup.mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
-            with torch.autocast(batch.embeddings.device.type, enabled=False):
-                mixed, left_out_mixed = self.mixed(mixture, sets, sets.example_labels)
-            mixed = gather.tie(mixed)
-        loss = clean + self.strength * mixed
-        return StepOutput(loss, clean, mixed, embeddings, self.mixup, "anc-neg", left_out, left_out_mixed)
+            mixed, left_out = self.mixed(mixture, sets, sets.example_labels)
+        return gather.tie(mixed), left_out
 
     def mixed(
         self,
