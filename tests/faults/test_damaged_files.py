@@ -117,4 +117,4 @@ def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos")
     (tmp_path / "a.csv").write_text(f"path,label\nkind-0/0.jpg,a\n{'x' * 5000}.jpg,b\n")
     report = data.check(tmp_path / "a.csv", root=photos, workers=1)
-    assert any("missing" in problem for problem in report.problems), report.problems
+    assert any("1 of 2 images are not in" in problem for problem in report.problems), report.problems
