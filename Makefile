@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium docs wheel wheel-test bench fuzz chaos clean
+.PHONY: demo test check chromium docs wheel wheel-test bench fuzz chaos soak clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
@@ -46,8 +46,8 @@ wheel-test: wheel
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# Attacks: bad input, killed processes. E.g. make fuzz ARGS="--inputs 500"
-fuzz chaos: .venv/.installed
+# Attacks: bad input, killed processes, long work. E.g. make fuzz ARGS="--inputs 500"
+fuzz chaos soak: .venv/.installed
 	$(BIN)/python -m faults $@ $(ARGS)
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -1,1 +1,1 @@
-"""Machines that attack metrix and count what breaks: bad input (fuzz) and killed processes (chaos)."""
+"""Machines that attack metrix and count what breaks: bad input (fuzz), killed processes (chaos), long work (soak)."""

@@ -1,4 +1,4 @@
-"""Run a machine: `make fuzz`, `make chaos`, each with ARGS="--help"."""
+"""Run a machine: `make fuzz`, `make chaos`, `make soak`, each with ARGS="--help"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # everything here is small
 
-MACHINES = ("fuzz", "chaos")
+MACHINES = ("fuzz", "chaos", "soak")
 
 
 def main() -> int:
