@@ -95,9 +95,8 @@ def can_mount() -> bool:
 def try_point(place: Place, job: Job, disturbances: list[Disturbance], expected: dict[str, Any]) -> tuple[bool, str]:
     """Disturb a job, repeat it, and compare; whether it was disturbed, and what was lost ('' if nothing)."""
     hit = False
-    log = place.folder.with_suffix(".log")
     for one in disturbances:
-        ended = start(place.folder, log, job.command(place), job.processes, one)
+        ended = start(place.folder, job.command(place), job.processes, one)
         hit = hit or ended.failed or one.fails
         unexpected = [code for code in ended.codes if code not in allowed_codes(one, job.processes)]
         if unexpected or (one.kind != "kill" and "Traceback" in ended.errors):
@@ -107,7 +106,7 @@ def try_point(place: Place, job: Job, disturbances: list[Disturbance], expected:
     an_hour_ago = time.time() - 2 * ABANDONED
     for name in leftovers(place):
         os.utime(place.folder / name, (an_hour_ago, an_hour_ago))
-    ended = start(place.folder, log, job.command(place), job.processes, Disturbance())
+    ended = start(place.folder, job.command(place), job.processes, Disturbance())
     if ended.failed:
         return hit, f"repeating it ended with {ended.codes}: {ended.errors[-1500:]}"
     try:
@@ -124,7 +123,7 @@ def try_point(place: Place, job: Job, disturbances: list[Disturbance], expected:
 def allowed_codes(one: Disturbance, processes: int) -> tuple[int, ...]:
     """The exit codes that a disturbed command may have."""
     if one.kind in ("kill", "kill one"):  # 3: another process was lost; 1: a worker failed
-        return (0, -9, 1, 3)
+        return (0, -9, 1, 3, *((-15, 143) if processes > 1 else ()))
     if one.kind == "term":
         return (0, -15, 143, *((3,) if processes > 1 else ()))
     if one.kind == "write" and not one.error:  # writing less than was asked for is no failure
@@ -199,7 +198,7 @@ def measure_whole(folder: Path, base: Path, name: str) -> Whole:
     job = JOBS[name]
     with new_place(folder, base, job) as place:
         before = {file for file in folder.rglob("*") if file.is_file()}
-        ended = start(folder, folder.with_suffix(".log"), job.command(place), job.processes, Disturbance())
+        ended = start(folder, job.command(place), job.processes, Disturbance())
         if ended.failed:
             sys.exit(f"{name}, undisturbed, ended with {ended.codes}: {ended.errors}")
         sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file() and file not in before]
@@ -233,7 +232,7 @@ def try_points(folder: Path, names: list[str], first: int, points: int, seed: in
     write_photos(base / "photos", classes=8)
     load_modules()
     prepared = Place(base, base)
-    made = start(base, folder / "base.log", train_command("plain")(prepared), 1, Disturbance())  # also draws glyphs
+    made = start(base, train_command("plain")(prepared), 1, Disturbance())  # also draws glyphs
     if made.failed:
         sys.exit(f"the run to start from failed: {made.errors}")
     prepared.output.rename(base / "run")

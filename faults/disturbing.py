@@ -22,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SECONDS = 120.0  # in which a command has to end
+SECONDS = 600.0  # in which a command has to end, on a machine that is busy with other things too
 CHANGES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
+AGENT = 5.0  # seconds after which the others are asked to end when a process was lost
 SHIM = "METRIX_FAILING_WRITES"  # the path of the preloaded library, in the environment
 
 
@@ -110,10 +111,10 @@ def preload_shim(folder: Path, again: list[str]) -> None:
         os.execve(sys.executable, [sys.executable, "-m", "faults", "chaos", *again], environment)
 
 
-def start(folder: Path, log: Path, command: list[str], processes: int, disturbance: Disturbance) -> Ended:
+def start(folder: Path, command: list[str], processes: int, disturbance: Disturbance) -> Ended:
     """Run a command in forked processes and disturb it; `folder` is where it writes."""
     shared, began = Shared(), time.monotonic()
-    log.write_bytes(b"")
+    said, saying = os.pipe()  # no file, which a limit on the length of files would cut short
     address = _free_port() if processes > 1 else 0
     children = []
     for rank in range(processes):
@@ -123,10 +124,14 @@ def start(folder: Path, log: Path, command: list[str], processes: int, disturban
                 os.setsid()
                 if processes > 1:
                     os.environ |= _as_torchrun(rank, processes, address)
-                _run_command(folder, log, command, disturbance, shared)
+                os.close(said)
+                _run_command(folder, saying, command, disturbance, shared)
             os._exit(70)  # not reached
         children.append(child)
+    os.close(saying)
+    os.set_blocking(said, False)
     codes: dict[int, int] = {}
+    text, lost = b"", 0.0
     deadline, pending = began + SECONDS, disturbance.after
     while len(codes) < processes:
         for child in children:
@@ -138,16 +143,34 @@ def start(folder: Path, log: Path, command: list[str], processes: int, disturban
         if pending and passed > began + pending:
             pending = 0.0
             _disturb(disturbance.kind, shared, children)
+        if codes and any(codes.values()):  # as torchrun does
+            lost = lost or passed
+            if passed > lost + AGENT:
+                lost = passed
+                for child in children:
+                    if child not in codes:
+                        os.kill(child, signal.SIGTERM)
         if passed > deadline:
+            text += f"\nno end after {SECONDS:g} s".encode()
             shared.signal(signal.SIGKILL, [*shared.processes, *children])
+        text += _read_now(said)
         time.sleep(0.001)
     if disturbance.kind != "kill one":  # a worker that outlives its parent finishes its cell
         shared.signal(signal.SIGKILL, [p for p in shared.processes if p not in children])
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # loader processes
-    ended = [codes[child] for child in children]
-    return Ended(ended, log.read_text(errors="replace"), shared.numbers[0], shared.numbers[1], time.monotonic() - began)
+    text += _read_now(said)
+    os.close(said)
+    ended, seconds = [codes[child] for child in children], time.monotonic() - began
+    return Ended(ended, text.decode(errors="replace"), shared.numbers[0], shared.numbers[1], seconds)
+
+
+def _read_now(pipe: int) -> bytes:
+    """What is in a pipe at the moment."""
+    with contextlib.suppress(BlockingIOError):
+        return os.read(pipe, 2**20)
+    return b""
 
 
 def _disturb(kind: str, shared: Shared, children: list[int] | None = None) -> None:
@@ -174,8 +197,7 @@ def _as_torchrun(rank: int, processes: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in (numbers | more).items()}
 
 
-def _run_command(folder: Path, log: Path, command: list[str], disturbance: Disturbance, shared: Shared) -> None:
-    stream = os.open(log, os.O_WRONLY | os.O_APPEND)
+def _run_command(folder: Path, stream: int, command: list[str], disturbance: Disturbance, shared: Shared) -> None:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))

@@ -108,7 +108,9 @@ def read_reproduction(place: Place) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for results in sorted(place.output.glob("cells/*/run/results.json")):
         run = results.parent
-        found |= {f"{run.parent.name}/{name}": value for name, value in read_run_at(run).items()}
+        # embeddings are a cache, which may be missing after a write that failed
+        kept = {name: value for name, value in read_run_at(run).items() if not name.startswith("embeddings")}
+        found |= {f"{run.parent.name}/{name}": value for name, value in kept.items()}
     return found | read_files("output/report-files/*.csv")(place)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from metrix.errors import InvalidInput, MetrixWarning
+from metrix.errors import DataError, InvalidInput, MetrixWarning
 from metrix.runs.embedding_blocks import BLOCK, BlocksInMemory, EmbeddingBlocks
 from metrix.runs.trained_model import open_run
 from metrix.train import Config, train
@@ -69,3 +69,17 @@ def test_blocks_are_read_as_they_were_written(kind: str, tmp_path: Path) -> None
     assert blocks.missing == [1]
     blocks.write(1, vectors[blocks.rows(1)])
     assert np.array_equal(blocks.read_all(), vectors)
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "old"])
+def test_a_damaged_block_is_embedded_again(damage: str, tmp_path: Path) -> None:
+    blocks = EmbeddingBlocks(tmp_path / "blocks", 2 * BLOCK)
+    for number in (0, 1):
+        blocks.write(number, np.full((BLOCK, 4), number, dtype=np.float32))
+    content = blocks.file(1).read_bytes()
+    changed = {"cut": content[:-40], "bit": content[:200] + b"\x01" + content[201:], "old": content[:-32]}[damage]
+    assert changed != content
+    blocks.file(1).write_bytes(changed)
+    with pytest.raises(DataError, match="is damaged: it has another checksum"):
+        blocks.read_all()
+    assert EmbeddingBlocks(tmp_path / "blocks", 2 * BLOCK).missing == [1]

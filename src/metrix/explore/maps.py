@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,11 @@ def project_to_map(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         pass
     points = within(_place(vectors))
 
-    def write(temporary: Any) -> None:
-        with temporary.open("wb") as file:
-            np.save(file, points)
-
+    array = io.BytesIO()  # written to a file, np.save does not notice a disk that is full at its last bytes
+    np.save(array, points)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, write)
+        write_atomically(path, lambda temporary: temporary.write_bytes(array.getvalue()))
     except OSError:
         pass  # a cache that cannot be written costs time the next time
     return points

@@ -5,6 +5,8 @@ An interrupted embedding therefore continues where it was, and several processes
 
 from __future__ import annotations
 
+import hashlib
+import io
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.errors import DataError
 from metrix.files import lock
 from metrix.runs.output import write_output
 
@@ -21,12 +24,24 @@ BLOCK = 256  # images embedded at a time, and rows of a file
 STALLED = 120.0  # seconds without a new block after which other processes are taken for dead
 
 
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _is_sound(content: bytes) -> bool:
+    return len(content) > 32 and _checksum(content[:-32]) == content[-32:]
+
+
 class EmbeddingBlocks:
-    """Embeddings of `rows` images as files of a folder, one per block; a block's file is complete or absent."""
+    """Embeddings of `rows` images as files of a folder, one per block; a block's file is complete or absent.
+
+    A file is an array of NumPy, followed by the SHA-256 of it.
+    """
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.folder, self.total = folder, rows
         self.count = -(-rows // BLOCK)
+        self._drop_damaged()
 
     def rows(self, number: int) -> range:
         """The images of a block."""
@@ -49,16 +64,24 @@ class EmbeddingBlocks:
         """Write the embeddings of a block."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
-        def save(path: Path) -> None:
-            with path.open("wb") as file:
-                np.save(file, vectors)
-
-        write_output(self.file(number), save)
+        array = io.BytesIO()  # written to a file, np.save does not notice a disk that is full at its last bytes
+        np.save(array, vectors)
+        content = array.getvalue()
+        write_output(self.file(number), lambda path: path.write_bytes(content + _checksum(content)))
 
     def read(self, number: int) -> NDArray[np.float32]:
-        """The embeddings of a block."""
-        vectors: NDArray[np.float32] = np.load(self.file(number), allow_pickle=False)
+        """The embeddings of a block; `DataError` if its file is damaged."""
+        content = self.file(number).read_bytes()
+        if not _is_sound(content):
+            raise DataError(f"{self.file(number)} is damaged: it has another checksum; repeat the command")
+        vectors: NDArray[np.float32] = np.load(io.BytesIO(content), allow_pickle=False)
         return vectors
+
+    def _drop_damaged(self) -> None:
+        """Delete blocks of an interrupted embedding that have another checksum; they are embedded again."""
+        for number in range(self.count) if self.folder.is_dir() else ():
+            if self.has(number) and not _is_sound(self.file(number).read_bytes()):
+                self.file(number).unlink(missing_ok=True)
 
     def read_all(self) -> NDArray[np.float32]:
         """The embeddings of all blocks as one array (rows, d)."""
@@ -96,8 +119,11 @@ class BlocksInMemory(EmbeddingBlocks):
     """Blocks kept in memory, for folders that cannot be written."""
 
     def __init__(self, rows: int) -> None:
-        super().__init__(Path(), rows)
         self.held: dict[int, NDArray[np.float32]] = {}
+        super().__init__(Path(), rows)
+
+    def _drop_damaged(self) -> None:
+        """Nothing is damaged in memory."""
 
     def has(self, number: int) -> bool:
         """Whether a block is embedded."""

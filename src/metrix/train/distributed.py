@@ -37,8 +37,9 @@ class LostProcess(MetrixError):  # noqa: N818 - named after what happened
 
     exit_code = 3
 
-    def __init__(self, run: Path, rank: int) -> None:
-        hint = f"resume with --resume {run}" if (run / "checkpoints" / "last.safetensors").exists() else "start again"
+    def __init__(self, run: Path | None, rank: int) -> None:
+        begun = run is not None and (run / "checkpoints" / "last.safetensors").exists()
+        hint = f"resume with --resume {run}" if begun else "start again"
         super().__init__(f"rank {rank} lost another process of this run, which was killed or failed; {hint}")
 
 
@@ -219,7 +220,7 @@ def _silence_lightning() -> Iterator[None]:
 
 
 @contextmanager
-def report_lost_process(run: Path, team: Team) -> Iterator[None]:
+def report_lost_process(run: Path | None, team: Team) -> Iterator[None]:
     """Raise `LostProcess` in place of the error of an exchange that failed because another process ended."""
     try:
         yield

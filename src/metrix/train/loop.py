@@ -109,6 +109,7 @@ def train(
     watcher = watcher if team.first else Watcher()
     try:
         with (
+            report_lost_process(resume, team),  # before the folder of a new run is known
             _hold_folder(config, folder, resume, team) as run,
             handle_signals(run.path) as requests,
             report_lost_process(run.path, team),
