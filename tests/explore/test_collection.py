@@ -7,7 +7,6 @@ import pytest
 
 from metrix.explore import maps
 from metrix.explore.collection import Collection, Later, Mistakes
-from metrix.explore.nearest import MANY, find_nearest
 
 
 def unit(count: int, dim: int = 6, seed: int = 0) -> np.ndarray:
@@ -18,18 +17,6 @@ def unit(count: int, dim: int = 6, seed: int = 0) -> np.ndarray:
 def collection(vectors: np.ndarray, labels: list[str] | None, queries: int = 0) -> Collection:
     ids = [str(n) for n in range(len(vectors))]
     return Collection("c", ids, None if labels is None else np.array(labels), vectors, lambda row, size: b"", queries)
-
-
-@pytest.mark.parametrize("count", [1, MANY - 1, MANY, 300])
-def test_few_and_many_queries_find_the_same(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metrix.explore.nearest.BLOCK", 37)
-    monkeypatch.setattr("metrix.explore.nearest.QUERIES", 100)
-    queries, vectors = unit(count, seed=1), unit(200)
-    similarities, rows = find_nearest(queries, vectors, 5)
-    products = queries @ vectors.T
-    expected = np.argsort(-products, axis=1)[:, :5]
-    np.testing.assert_array_equal(rows, expected)
-    np.testing.assert_allclose(similarities, np.take_along_axis(products, expected, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize("queries", [0, 30])

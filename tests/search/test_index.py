@@ -554,3 +554,51 @@ def test_unusable_queries_are_refused() -> None:
         index.get([10])
     with pytest.raises(InvalidInput, match="expected one of 10"):
         index.get(["0"])
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 64, 300])
+def test_few_and_many_queries_find_the_same(count: int) -> None:
+    import faiss
+
+    from metrix.search.faiss_store import nearest
+
+    before = faiss.cvar.distance_compute_blas_threshold
+    queries, vectors = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (points(1, count), points(0, 200)))
+    similarities, rows = nearest(queries.astype(np.float32), vectors.astype(np.float32), 5)
+    products = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    expected = np.argsort(-products, axis=1)[:, :5]
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_allclose(similarities, np.take_along_axis(products, expected, 1), atol=1e-6)
+    assert faiss.cvar.distance_compute_blas_threshold == before  # other users of faiss keep theirs
+
+
+def test_settings_stay_when_items_are_deleted_replaced_or_saved(tmp_path: Path) -> None:
+    import faiss
+
+    def cells(index: Index) -> tuple[int, int]:
+        graph: Any = index.store
+        ivf = faiss.extract_index_ivf(graph._graph)
+        return ivf.nlist, ivf.nprobe
+
+    x = points(0, 300)
+    items = Items.read(x, [f"p{n}" for n in range(300)])
+    index = Index.create(tmp_path / "i", [items], "ivf", settings=Settings(cells=12, probes=5, seed=3))
+    index.delete([f"p{n}" for n in range(50)])
+    assert cells(index) == cells(Index.open(tmp_path / "i")) == (12, 5)
+    index.update(items.part(slice(100, 300)))
+    assert cells(index) == (12, 5)
+    assert cells(index.save(tmp_path / "copy")) == (12, 5)
+    index.delete([f"p{n}" for n in range(50, 292)])  # eight are left: fewer than there were cells
+    assert cells(index) == (8, 5)
+    assert index.search(x[299:], 1).ids.tolist() == [["p299"]]
+
+    free = Index.create(tmp_path / "free", [items], "ivf")
+    assert cells(free) == Settings().cells_for(300)
+    free.delete([f"p{n}" for n in range(200)])
+    assert cells(free) == Settings().cells_for(100)  # a default follows the size
+
+    hnsw = Index.create(tmp_path / "h", [items], "hnsw", settings=Settings(links=8, breadth=77))
+    hnsw.delete(["p0"])
+    store: Any = Index.open(tmp_path / "h").store
+    assert (store.settings.links, store.settings.breadth) == (8, 77)
+    assert store._graph.hnsw.nb_neighbors(1) == 8

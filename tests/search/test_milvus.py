@@ -153,7 +153,7 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path, monkeypatch: pytest
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(indexes, "_switch", killed)
+        patch.setattr(indexes, "switch_generation", killed)
         with pytest.raises(SystemExit):
             Index.create(tmp_path / "i", [photos(20)], store=store)
     Index.create(tmp_path / "i", [photos(30)], store=store).close()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.explore.nearest import find_nearest
+from metrix.search.faiss_store import nearest
 
 DEPTH = 10  # neighbours of each image that mistakes and confusions are counted from
 ROWS_AT_ONCE = 4096
@@ -63,7 +63,7 @@ class Collection:
         first = self.queries
         gallery = self.vectors[first:]
         more = int(own is not None)
-        similarities, rows = find_nearest(vectors, gallery, min(k + more, len(gallery)))
+        similarities, rows = nearest(vectors, gallery, min(k + more, len(gallery)))
         rows = rows + first
         if own is None:
             return Nearest(rows, similarities)

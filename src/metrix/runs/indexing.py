@@ -26,7 +26,7 @@ from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.runs.vector_lists import embed_vector_files, list_vectors
 from metrix.search import Found, Index, Items, Settings
-from metrix.search.index import require_index_folder
+from metrix.search.generations import require_index_folder
 from metrix.search.items import together
 from metrix.train.batches import Report, ignore_report
 

@@ -6,8 +6,8 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ MEMORY = 4 << 30  # bytes of vectors past which the inverted lists of ivf are bu
 HNSW_CONSTRUCTION = 100
 TRAINED_PER_CELL = 40  # vectors for k-means: 39 is the least that faiss recommends, and the time grows with them
 ROWS_AT_ONCE = 65_536
+_KEPT = ("cells", "probes", "links", "breadth", "seed")  # of the settings, what is stored with an index
 
 
 @dataclass(frozen=True)
 class Settings:
     """How an approximate index is built and searched; None is a default that depends on its size.
+
+    An index keeps its settings when it is changed. A default follows its size when cells are made anew, as they are
+    after items were deleted or replaced; items that are only added go into the cells that there are.
 
     cells, probes: of ivf, how many cells there are (4 √n) and how many a search looks into (an eighth).
     links, breadth: of hnsw, edges of a node and how many candidates a search keeps.
@@ -37,6 +41,21 @@ class Settings:
     breadth: int = 64
     seed: int = 0
     memory: int = MEMORY
+
+    def asked(self) -> dict[str, int]:
+        """What was asked for, to be stored with the index; defaults that depend on the size are left out."""
+        return {name: value for name in _KEPT if (value := getattr(self, name)) is not None}
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Settings:
+        """The settings that `asked` gave; what an index of an earlier version has not stored is the default."""
+        return cls(**{name: int(stored[name]) for name in _KEPT if name in stored})
+
+    def fitting(self, count: int) -> Settings:
+        """These settings for an index that has become so small that it cannot have as many cells."""
+        if self.cells is None or self.cells <= count:
+            return self
+        return replace(self, cells=count, probes=None if self.probes is None else min(self.probes, count))
 
     def cells_for(self, count: int) -> tuple[int, int]:
         """(cells, probes) for so many vectors."""

@@ -14,30 +14,32 @@ old index as it was, readers never see half of one, and of two writers one waits
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
-from metrix.extras import require_extra
-from metrix.files import describe_failure, lock
 from metrix.messages import first_few
-from metrix.search import faiss_store
 from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_conditions
+from metrix.search.generations import (
+    choose_engine,
+    hold_for_writing,
+    name_generation,
+    open_store,
+    read_sound_manifest,
+    require_index_folder,
+    switch_generation,
+    write_items,
+)
 from metrix.search.items import Items, chained, in_batches, same_columns, unit_vectors
-from metrix.search.manifest import FILE, Fingerprint, Manifest, Threshold
+from metrix.search.manifest import Fingerprint, Manifest, Threshold
 from metrix.search.recall import measure_recall
 from metrix.search.refining import ALPHA
 from metrix.search.searching import search_store
 from metrix.search.stores import KINDS, SCAN_ROWS, Found, Store
-
-LOCK = ".lock"
-_GENERATION = re.compile(r"vectors-\d{6,}\.npy|items-\d{6,}\.arrow|graph-\d{6,}(-part\d+)?\.(faiss|ivfdata)")
 
 
 class Index:
@@ -104,22 +106,22 @@ class Index:
         """
         if kind not in KINDS:
             raise unknown_choice("kind", kind, KINDS)
-        engine = _engine(store)
+        engine = choose_engine(store)
         folder, settings, lots = Path(folder), settings or Settings(), iter(lots)
         first = next(lots, None)
         if first is None:
             raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
         if model is not None and model.dim != first.dim:
             raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
-        with _writing(folder):
+        with hold_for_writing(folder):
             require_index_folder(folder)
-            before = _manifest_if_sound(folder)
+            before = read_sound_manifest(folder)
             generation = 1 if before is None else before.generation + 1
             if engine == "milvus":
                 from metrix.search.milvus_store import drop_pending
 
                 drop_pending(folder, None if before is None else str(before.place.get("collection")))
-            place = _write(engine, store, folder, generation, chained(first, lots), kind, settings, count)
+            place = write_items(engine, store, folder, generation, chained(first, lots), kind, settings, count)
             manifest = Manifest(
                 generation=generation,
                 engine=engine,
@@ -135,7 +137,7 @@ class Index:
                 model=model,
                 threshold=threshold,
             )
-            _switch(folder, manifest, before)
+            switch_generation(folder, manifest, before)
         return cls.open(folder)
 
     @classmethod
@@ -145,7 +147,7 @@ class Index:
         for _ in range(20):
             manifest = Manifest.read(folder)
             try:
-                return cls(_open_store(folder, manifest), manifest, folder)
+                return cls(open_store(folder, manifest), manifest, folder)
             except FileNotFoundError as error:
                 if Manifest.read(folder).generation == manifest.generation:  # not replaced meanwhile
                     raise DataError(f"{folder}: expected {error.filename}, which is missing; build it anew") from error
@@ -257,6 +259,7 @@ class Index:
             follow_links=m.follow_links,
             skipped=m.skipped,
             threshold=m.threshold,
+            settings=self.store.settings if isinstance(self.store, FaissStore) else None,
         )
 
     def add(self, items: Items, skipped: int = 0) -> None:
@@ -302,7 +305,7 @@ class Index:
     ) -> None:
         """Take away `delete`, and put the items in `lots`, of these ids, into the index."""
         folder = self._need_folder()
-        with _writing(folder):
+        with hold_for_writing(folder):
             self._reload(folder)  # another writer may have been here
             before = self.manifest
             self._require_known(delete)
@@ -313,142 +316,22 @@ class Index:
                 raise InvalidInput("delete: expected at least one item to stay, got all; remove the folder instead")
             fitting = (same_columns(_of_dim(lot, self.dim), self.columns) for lot in lots())
             generation = before.generation + 1
-            place = self.store.change(folder, _name(generation), fitting, delete, there)
+            place = self.store.change(folder, name_generation(generation), fitting, delete, there)
             update = {"generation": generation, "place": place, "skipped": before.skipped + skipped}
-            _switch(folder, before.model_copy(update=update), before)
+            switch_generation(folder, before.model_copy(update=update), before)
             self._reload(folder)
 
     def _reload(self, folder: Path) -> None:
         current = Manifest.read(folder)
         if current.generation != self.manifest.generation:
             self.store.close()
-            self.manifest, self.store = current, _open_store(folder, current)
-
-
-def _name(generation: int) -> str:
-    return f"{generation:06d}"
-
-
-def _engine(store: str) -> str:
-    if store == "faiss":
-        require_extra("faiss")
-        return "faiss"
-    if store.startswith("milvus:"):
-        require_extra("pymilvus")
-        return "milvus"
-    raise InvalidInput(f"store: expected faiss, milvus:PATH or milvus:http://HOST:PORT, got {store!r}")
-
-
-def _write(
-    engine: str,
-    store: str,
-    folder: Path,
-    generation: int,
-    lots: Iterable[Items],
-    kind: str,
-    settings: Settings,
-    count: int | None,
-) -> dict[str, Any]:
-    """Write the items; where they are, for the manifest."""
-    if engine == "faiss":
-        return faiss_store.write_generation(folder, _name(generation), lots, kind, settings)
-    from metrix.search import milvus_store
-
-    if kind == "ivf" and count is None:
-        lots = list(lots)
-        count = sum(map(len, lots))
-    return milvus_store.write_collection(folder, milvus_store.address(store, folder), lots, kind, settings, count or 0)
-
-
-def _switch(folder: Path, manifest: Manifest, before: Manifest | None) -> None:
-    """Complete the manifest of a new generation with what is measured, switch to it and remove the old one."""
-    made = Index(_open_store(folder, manifest, counted=False), manifest)
-    try:
-        found = {"count": len(made), "recall": None if made.kind == "exact" else made.measure_recall()}
-    finally:
-        made.close()
-    manifest = manifest.model_copy(update=found)
-    manifest.write(folder)
-    _tidy(folder, manifest, before)
-    if manifest.engine == "milvus":
-        from metrix.search.milvus_store import PENDING
-
-        (folder / PENDING).unlink(missing_ok=True)
-
-
-def _open_store(folder: Path, manifest: Manifest, counted: bool = True) -> Store:
-    place = manifest.place
-    needed = ["vectors", "items"] if manifest.engine == "faiss" else ["uri", "collection"]
-    needed += ["graph"] if manifest.engine == "faiss" and manifest.kind != "exact" else []
-    for key in needed:
-        if key not in place:
-            raise DataError(f"{folder}: expected place.{key} in its manifest, got none; build the index anew")
-    store: Store
-    if manifest.engine == "faiss":
-        store = faiss_store.open_generation(folder, place, manifest.kind)
-        if dict(store.kinds) != dict(manifest.columns) or (counted and len(store) != manifest.count):
-            raise DataError(f"{folder}: its files do not fit its manifest (items or columns differ); build it anew")
-    else:
-        from metrix.search.milvus_store import MilvusStore
-
-        store = MilvusStore(place, manifest.kind, manifest.columns, folder)
-    if store.dim != manifest.dim:
-        raise DataError(f"{folder}: expected vectors of dimension {manifest.dim}, got {store.dim}; build it anew")
-    return store
+            self.manifest, self.store = current, open_store(folder, current)
 
 
 def _of_dim(items: Items, dim: int) -> Items:
     if items.dim != dim:
         raise ShapeError(f"vectors: expected dimension {dim}, as the index has, got {items.dim}")
     return items
-
-
-def _manifest_if_sound(folder: Path) -> Manifest | None:
-    try:
-        return Manifest.read(folder)
-    except DataError:
-        return None
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """One writer at a time; a place that cannot be written is a clear error."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with lock(folder / LOCK):
-            yield
-    except OSError as error:
-        raise InvalidInput(f"{folder} cannot be written: {describe_failure(error)}; choose another place") from error
-
-
-def require_index_folder(folder: Path) -> None:
-    """An error if a folder has files that are not of an index: those of the user are never touched."""
-    if not folder.is_dir() or (folder / FILE).exists():
-        return
-    other = sorted(
-        path.name for path in folder.iterdir() if not path.name.startswith(".") and not _GENERATION.fullmatch(path.name)
-    )
-    if other:
-        raise InvalidInput(
-            f"{folder}: expected an index, or a folder that is new or empty, got one with {first_few(other)}; choose "
-            "another name"
-        )
-
-
-def _tidy(folder: Path, now: Manifest, before: Manifest | None) -> None:
-    """Remove files of other generations, also what a killed writer left, and a collection that was replaced."""
-    kept = faiss_store.files_of(now.place)
-    for path in folder.iterdir():
-        if _GENERATION.fullmatch(path.name) and path.name not in kept:
-            path.unlink(missing_ok=True)
-    if (
-        before is not None
-        and before.engine == "milvus"
-        and before.place.get("collection") != now.place.get("collection")
-    ):
-        from metrix.search.milvus_store import drop_collection
-
-        drop_collection(folder, before.place)
 
 
 def _prefix(root: str | None, other: str | None) -> str:
