@@ -38,6 +38,7 @@ from metrix.cli import (
     threshold,
     train,
 )
+from metrix.cli.help import Command
 from metrix.cli.terminal.console import Console
 from metrix.errors import MetrixError, MetrixWarning
 from metrix.files import describe_failure
@@ -72,10 +73,12 @@ def metrix(
 
 
 def _unwrap_help(group: typer.Typer) -> None:
-    """Let help texts break where the terminal needs it, not where lines of the docstrings end."""
+    """Let help texts be narrow, and break where the terminal needs it, not where lines of the docstrings end."""
     for command in group.registered_commands:
         paragraphs = inspect.getdoc(command.callback) or ""
         command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs.split("\n\n"))
+        if command.cls is None or not issubclass(command.cls, Command):
+            command.cls = Command
     for subgroup in group.registered_groups:
         if subgroup.typer_instance is not None:
             _unwrap_help(subgroup.typer_instance)
@@ -111,7 +114,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_plainly(warnings.showwarning)
-            app()
+            app(prog_name="metrix")
     except MetrixError as error:
         rank = os.environ.get("RANK", "0")
         if rank == "0" or getattr(error, "said_by_all", True):

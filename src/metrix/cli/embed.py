@@ -20,7 +20,7 @@ def embed_command(
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DATA]...",
+            metavar="DATA",
             help="images to embed, labelled or not: folders, images, lists of paths (.txt), manifests (.csv, .tsv, "
             ".parquet), LAYOUT:PATH or glyphs; the run's own data by default",
             show_default=False,

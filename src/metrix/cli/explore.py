@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def explore(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="folders of runs", show_default=False)],
     host: Annotated[str, typer.Option(help="address to listen on; elsewhere only with a token")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes a free one")] = PORT,
     token: Annotated[

@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand
 
+from metrix.cli.help import Command
 from metrix.train import config as configuration
 
 _PANELS = {"data": "Data", "model": "Model", "loss": "Loss", "mixing": "Mixup", "train": "Training"}
 _CHOICES = "{choices}"  # in a help text: stands for the names of the key's table
 
 
-class ConfigCommand(TyperCommand):
+class ConfigCommand(Command):
     """A command with flags from the configuration, whose help names the entries of the tables."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -70,12 +70,29 @@ def _option(key: str) -> Any:
         text += f": {', '.join(values)}"
     default = field.default
     shown = ",".join(str(x) for x in default) if isinstance(default, tuple) else default
-    help_text = text if shown is None else f"{text} [dim]\\[default: {shown}][/dim]"
+    help_text = text if shown is None or shown is False else f"{text} [dim]\\[default: {shown}][/dim]"
     name = "--" + key.replace("_", "-")
     declaration = f"{name}/--no-{name[2:]}" if kind is bool else name
     panel = _PANELS[configuration.sections()[key]]
-    option = typer.Option(declaration, help=help_text, rich_help_panel=panel, show_default=False)
+    option = typer.Option(
+        declaration,
+        help=help_text,
+        rich_help_panel=panel,
+        show_default=False,
+        autocompletion=_completion(key, values) if values or key in configuration.TABLES else None,
+    )
     return Annotated[kind | None, option]
+
+
+def _completion(key: str, values: list[str]) -> Callable[[str], list[str]]:
+    """What a shell completes the value of a flag with; several values are separated by commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        names = values or configuration.choices(key)
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
 
 
 def _kind(annotation: Any) -> tuple[Any, list[str]]:

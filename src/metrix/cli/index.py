@@ -25,7 +25,7 @@ def index(
     images: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH]...",
+            metavar="PATH",
             help="folders, images, manifests (.csv, .tsv, .parquet) or lists of paths (.txt); or glyphs, glyphs-mini",
             show_default=False,
         ),

@@ -24,9 +24,7 @@ def search(
     index: Annotated[Path, typer.Argument(help="folder of an index, as metrix index wrote it", show_default=False)],
     queries: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUERY]...", help="images, folders, lists of paths (.txt) or manifests", show_default=False
-        ),
+        typer.Argument(metavar="QUERY", help="images, folders, lists of paths (.txt) or manifests", show_default=False),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="neighbours of each query")] = 10,
     ids: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="search with this item")] = None,
