@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import warnings
+from typing import Any
 
 import pytest
+import typer
+from rich.cells import cell_len
 
 from metrix import MetrixError, MetrixWarning, __version__
+from metrix.cli.app import app
 from metrix.train import config
 from tests.command_line import Metrix
 
@@ -84,3 +90,56 @@ def test_warnings_are_lines_for_a_person(metrix: Metrix, monkeypatch: pytest.Mon
     ended = metrix("data", "check", "glyphs-mini")
     assert ended.code == 2
     assert [line for line in ended.err.splitlines() if line] == ["metrix: something was left out", "metrix: the end"]
+
+
+def leaf_commands() -> list[tuple[str, ...]]:
+    """Every verb, with its group if it has one."""
+    found: list[tuple[str, ...]] = []
+
+    def walk(command: Any, path: tuple[str, ...]) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            walk(inner, (*path, name))
+        if not getattr(command, "commands", {}):
+            found.append(path)
+
+    walk(typer.main.get_command(app), ())
+    return found
+
+
+@pytest.mark.parametrize("words", leaf_commands(), ids=" ".join)
+def test_help_fits_80_columns(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    with pytest.raises(SystemExit):
+        app([*words, "--help"], prog_name="metrix")
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    assert not re.search(r"\w…", shown)  # nothing is cut off
+    assert "<bool>" not in shown
+    texts = [line.rstrip(" │") for line in lines if line.startswith("│")]
+    widest = max((len(re.split(r"\s{2,}", text)[-1]) for text in texts), default=0)
+    assert widest >= 25  # the explanations have room
+
+
+def test_the_shell_completes_verbs_flags_and_values() -> None:
+    def complete(*words: str) -> list[str]:
+        environment = {
+            **os.environ,
+            "_METRIX_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(("metrix", *words)),
+            "COMP_CWORD": str(len(words)),
+        }
+        command = [sys.executable, "-m", "metrix"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split()
+
+    assert complete("eval") == ["evaluate"]
+    assert complete("train", "--sched") == ["--schedule"]
+    assert complete("train", "--schedule", "c") == ["cosine", "constant"]
+
+
+def test_what_may_follow_is_quoted_for_the_shell(capsys: Any) -> None:
+    from metrix.cli.terminal.next_steps import command, print_next
+
+    print_next((command("metrix", "evaluate", "runs/my cats [1]"), "measure"))
+    assert capsys.readouterr().err == "next: measure  metrix evaluate 'runs/my cats [1]'\n"

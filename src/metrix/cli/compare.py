@@ -46,6 +46,7 @@ def compare_command(
 
     from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_comparison_tables
     from metrix.runs.comparison import compare_runs
@@ -60,6 +61,7 @@ def compare_command(
         return
     for table in build_comparison_tables(result):
         Console().print(table)
+    print_next((command("metrix", "report", *runs), "a page about them"))
 
 
 def _advise(runs: list[Path], json_output: bool) -> None:

@@ -83,6 +83,7 @@ def _print(report: CheckReport) -> None:
     from rich.table import Table
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
 
     console = Console(highlight=False, soft_wrap=True)
     if report.layout is not None:
@@ -112,3 +113,5 @@ def _print(report: CheckReport) -> None:
     for problem in report.problems:
         console.print(f"[red]problem[/] {escape(problem)}")
     console.print("[green]ready to train on[/]" if report.ok else "[red]not ready to train on[/]")
+    if report.ok:
+        print_next((command("metrix", "train", report.spec), "train on it"))

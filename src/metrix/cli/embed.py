@@ -64,6 +64,7 @@ def embed_command(
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.runs.embedding_output import read_process_share, select_images, write_embeddings
     from metrix.runs.indexing import describe_skipped
@@ -91,3 +92,5 @@ def embed_command(
         console.print(describe_skipped(images.skipped), highlight=False, markup=False)
     console.print(f"engine: {written.engine}", highlight=False, markup=False)
     console.print(f"written: [cyan]{escape(str(written.path))}[/]", highlight=False)
+    if written.path.suffix == ".parquet" and images is None:
+        print_next((command("metrix", "evaluate", "--embeddings", written.path), "measure them"))

@@ -74,6 +74,7 @@ def evaluate_command(
 
     from metrix.cli.terminal.class_tables import build_class_tables
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
     from metrix.runs.embedding_output import read_process_share
@@ -127,6 +128,11 @@ def evaluate_command(
     for path in (written, per_class):
         if path is not None:
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
+    if run is not None:
+        print_next(
+            (command("metrix", "report", run), "a page with curves and retrieved images"),
+            (f"{command('metrix', 'compare', run)} OTHER", "is the difference to another run significant?"),
+        )
 
 
 def check_one_source(run: Path | None, embeddings: Path | None, of_runs: Mapping[str, object] | None = None) -> None:

@@ -41,6 +41,7 @@ def export_command(
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.runs.hub_folder import export_hub
     from metrix.runs.model_export import export_onnx, export_torch
@@ -69,3 +70,7 @@ def export_command(
             console.print(one.int8.describe(), highlight=False, markup=False)
         for path in one.files:
             console.print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
+    if onnx is not None:
+        print_next(
+            (f"{command('metrix', 'embed', run)} PATH {command('--engine', onnx)}", "embed images with the file")
+        )

@@ -69,6 +69,7 @@ def index(
     import json
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_index_table
     from metrix.runs.indexing import describe_skipped
@@ -103,7 +104,11 @@ def index(
     if manifest.kind == "exact" and manifest.count > SUGGEST_PAST:
         errors.print("exact search compares every image; --kind hnsw or ivf is faster and states its recall")
     query = "--id ID" if manifest.root is None else "QUERY.jpg"
-    errors.print(f"search it: [cyan]metrix search {target} {query}[/]", highlight=False)
+    print_next(
+        (f"{command('metrix', 'search', target)} {query}", "search with an image" if manifest.root else "search"),
+        (command("metrix", "search", target, "--suspects"), "images that may have a wrong label"),
+        (command("metrix", "serve", target), "a service and a page to look at"),
+    )
 
 
 def _default_output(images: list[str] | None) -> Path:

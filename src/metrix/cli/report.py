@@ -57,6 +57,7 @@ def report_command(
 
     from metrix.cli.evaluate import parse_integers
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.extras import require_extra
     from metrix.report.page import Page
@@ -81,5 +82,16 @@ def report_command(
     if json_output:
         typer.echo(json.dumps({**made.content, "written": [str(path) for path in written]}))
     elif not quiet:
-        for path in written:
-            Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
+        console = Console(stderr=True, soft_wrap=True)
+        for place, paths in _group_by_folder(written, output.parent).items():
+            text = escape(str(paths[0])) if len(paths) == 1 else f"{len(paths)} files in {escape(str(place))}"
+            console.print(f"written: [cyan]{text}[/]", highlight=False)
+        print_next((command("metrix", "explore", *runs), "look at the images of the runs on a web page"))
+
+
+def _group_by_folder(written: list[Path], pages: Path) -> dict[Path, list[Path]]:
+    """The pages one by one, the other files by their folder."""
+    found: dict[Path, list[Path]] = {}
+    for path in written:
+        found.setdefault(path if path.parent == pages else path.parent, []).append(path)
+    return found

@@ -114,6 +114,7 @@ def _find(
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_answer_table
     from metrix.report.search_page import compose_search_page
@@ -157,6 +158,8 @@ def _find(
         errors.print(describe_skipped(asked.skipped), markup=False, highlight=False)
     if html is not None:
         errors.print(f"written: [cyan]{escape(str(html))}[/]", highlight=False)
+    elif index.manifest.root is not None and index.folder is not None:
+        print_next(("the same command with --html search.html", "see the images"))
 
 
 def _clean(

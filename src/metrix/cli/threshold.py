@@ -50,6 +50,7 @@ def threshold(
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_threshold_table, describe_threshold
     from metrix.extras import require_extra
@@ -77,5 +78,6 @@ def threshold(
         return
     Console().print(build_threshold_table(found))
     Console(soft_wrap=True).print(describe_threshold(found), markup=False, highlight=False)
+    print_next((f"{command('metrix', 'index', run)} PATH -o my.index", "an index that knows it, for search --same"))
     for path in written:
         Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)

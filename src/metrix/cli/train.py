@@ -25,7 +25,11 @@ def train_command(
     ] = None,
     data_option: Annotated[str | None, typer.Option("--data", help="another way to give the data")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="named settings, such as paper/cub or paper/sop/contrastive")
+        str | None,
+        typer.Option(
+            help="named settings: glyphs, cpu/cars, paper/cub, paper/cars, paper/sop or paper/inshop; a loss may "
+            "follow those of the paper, such as paper/sop/contrastive"
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
     output: Annotated[

@@ -124,7 +124,9 @@ class Model(ConfigSection):
         description="pretrained, random, or a file (.safetensors, .pth, model.json); by default pretrained for photos, "
         "random for glyphs and in files of settings",
     )
-    freeze_to: str | None = Field(None, description="freeze the backbone up to this stage, or all of it")
+    freeze_to: str | None = Field(
+        None, description="freeze the backbone up to a stage, such as layer3 of a ResNet, or all of it"
+    )
     frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")
     sync_bn: bool = Field(True, description="with several processes: batch norm over the global batch")
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -149,7 +151,9 @@ class LossChoice(ConfigSection):
         description="T, temperature of the NCA losses, supcon, nt-xent, normalized-softmax, epshn and recall-at-k",
     )
     reduction: str | None = Field(
-        None, description="how the terms of the loss are summed or averaged; depends on the loss"
+        None,
+        description="how terms are summed or averaged; contrastive: sum, mean_nonzero; proxy-anchor: mean, present, "
+        "original",
     )
     mining: str | None = Field(None, description="triplet loss: which triplets count, semi-hard or all")
     centers: int | None = Field(
