@@ -79,8 +79,13 @@ def read_run_at(run: Path) -> dict[str, Any]:
         found |= {f"{file.relative_to(run)}: {key}": (x.shape, x.tobytes()) for key, x in tensors.items()}
     found["metrics.jsonl"] = (run / "metrics.jsonl").read_text()
     results = json.loads((run / "results.json").read_text())
-    found["results.json"] = {key: value for key, value in results.items() if "seconds" not in key}
+    found["results.json"] = {key: value for key, value in results.items() if not _varies(key)}
     return found
+
+
+def _varies(key: str) -> bool:
+    """Whether a result depends on the machine and on interruptions."""
+    return "seconds" in key or key == "peak_memory"
 
 
 def read_files(*patterns: str) -> Callable[[Place], dict[str, Any]]:

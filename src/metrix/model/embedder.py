@@ -20,7 +20,7 @@ from metrix.data.images import ImageSource, read_pixels
 from metrix.data.survey import map_in_order
 from metrix.errors import ModelError, check_integer, unknown_choice
 from metrix.messages import OnProgress
-from metrix.model import saving
+from metrix.model import lora, saving
 from metrix.model.backbones import DataConfig, build_backbone, build_vector_backbone, example_image, example_vector
 from metrix.model.mlp import MLP_BACKBONE, Standardise, build_vector_head, check_widths
 from metrix.model.pooling import POOLS, build_head
@@ -132,10 +132,41 @@ class Embedder(nn.Module):
         if self._map_of_convolutions:
             # Makes convolutions on the CPU a third faster, forward and backward.
             self.backbone.to(memory_format=torch.channels_last)
+        self._adapter_scale: float | None = None  # of low-rank adapters, if there are any
         self._freeze(freeze_to)
         if self._boundary is not None:
             self._check_split()
         self.train()
+
+    def add_adapters(self, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = ()) -> Embedder:
+        """Train only low-rank changes (LoRA) of linear layers of the backbone, and the head.
+
+        Layers of frozen stages have none. `save` writes the plain network, with the changes added to its weights.
+
+        Args:
+            rank: of the changes.
+            alpha: they are multiplied by alpha / rank.
+            targets: last names of layers, such as ("qkv", "proj"); all linear layers if empty.
+
+        Returns:
+            The embedder itself.
+
+        >>> embedder = Embedder("test_vit", dim=8, pool="avg").add_adapters(rank=2)
+        >>> sum(p.numel() for p in embedder.backbone.parameters() if p.requires_grad)
+        16384
+        """
+        if self.config.freeze_to is not None and self._boundary is None:
+            raise ModelError(
+                f"peft 'lora': expected a part of the backbone to train, got freeze_to={self.config.freeze_to!r}, "
+                "which freezes all of it; freeze fewer stages, or leave peft out"
+            )
+        if self._adapter_scale is not None or self.takes_vectors:
+            raise ModelError("peft 'lora': expected an embedder of images without adapters, got vectors or adapters")
+        within = self._rest if self._boundary is not None else None
+        paths = lora.add_adapters(self.backbone, within, rank, alpha, targets)
+        lora.check_called(self.backbone, example_image(self.data_config.channels, self.data_config.size), paths)
+        self._adapter_scale = alpha / rank
+        return self.train(self.training)
 
     @property
     def takes_vectors(self) -> bool:
@@ -224,9 +255,10 @@ class Embedder(nn.Module):
             folder: created if it does not exist.
             weights: the whole state dict, if this process holds only a shard of it (FSDP).
         """
-        saving.save(
-            self.state_dict() if weights is None else weights, self.config, self.data_config, self.view, Path(folder)
-        )
+        tensors = self.state_dict() if weights is None else weights
+        if self._adapter_scale is not None:
+            tensors = lora.merge(tensors, self._adapter_scale)
+        saving.save(tensors, self.config, self.data_config, self.view, Path(folder))
 
     @classmethod
     def load(cls, path: str | Path) -> Embedder:

@@ -29,7 +29,7 @@ def build_embedder(config: Config, inputs: int | None = None) -> Embedder:
     """
     model = config.model
     of_vectors = {"inputs": inputs, "hidden": model.hidden, "mix_at": model.mix_at}
-    return Embedder(
+    embedder = Embedder(
         model.backbone,
         model.dim,
         model.pool,
@@ -39,6 +39,11 @@ def build_embedder(config: Config, inputs: int | None = None) -> Embedder:
         image_size=config.data.image_size,
         **(of_vectors if model.backbone == MLP_BACKBONE else {}),  # type: ignore[arg-type]
     )
+    if model.peft == "none":
+        if model.lora_targets:
+            raise InvalidInput(f"lora_targets: expected peft=lora with it, got {','.join(model.lora_targets)} alone")
+        return embedder
+    return embedder.add_adapters(model.lora_rank, model.lora_alpha, model.lora_targets)
 
 
 def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from metrix.errors import InvalidInput
 from metrix.files import write_atomically
+from metrix.train.collapse import CollapseWatch
 from metrix.train.distributed import shard_like
 
 _HEADER = "metrix_progress"
@@ -36,6 +37,7 @@ class Progress:
     skipped         steps whose loss or gradient was not finite, and that changed no weights
     skipped_here    those of this epoch
     skipped_last    those since the last step that was not skipped
+    separation      of positives and negatives, to notice a collapse: see `metrix.train.collapse`
     scaler          state of the gradient scaler (16-mixed)
     """
 
@@ -52,6 +54,7 @@ class Progress:
     skipped: int = 0
     skipped_here: int = 0
     skipped_last: int = 0
+    separation: CollapseWatch = field(default_factory=CollapseWatch)
     scaler: dict[str, Any] | None = None
 
     def count_step(self, losses: list[float]) -> None:
@@ -116,8 +119,10 @@ def _parse_progress(header: str, path: Path) -> Progress:
         return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
 
     try:
-        found = Progress(**json.loads(header))
-    except (TypeError, ValueError) as error:
+        values = json.loads(header)
+        separation = CollapseWatch(**values.pop("separation", {}))
+        found = Progress(**values, separation=separation)
+    except (TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"{path} is damaged: its header has no progress that can be read ({error})") from error
     skipped = (found.skipped, found.skipped_here, found.skipped_last)
     counts = (found.epoch, found.batch, found.step, found.without_better, *skipped)
@@ -129,6 +134,7 @@ def _parse_progress(header: str, path: Path) -> Progress:
         and isinstance(found.done, bool)
         and (found.best is None or is_number(found.best))
         and (found.best_epoch is None or is_number(found.best_epoch, whole=True))
+        and separation.is_sound
         and (found.scaler is None or isinstance(found.scaler, dict))
     )
     if not sound:

@@ -125,7 +125,16 @@ class Model(ConfigSection):
         "random for glyphs and in files of settings",
     )
     freeze_to: str | None = Field(
-        None, description="freeze the backbone up to a stage, such as layer3 of a ResNet, or all of it"
+        None,
+        description="freeze the backbone up to a stage, such as layer3 of a ResNet, blocks.8 of a ViT, or all of it",
+    )
+    peft: Literal["none", "lora"] = Field(
+        "none", description="lora: train low-rank changes of the backbone's linear layers only (ViT, ConvNeXt)"
+    )
+    lora_rank: int = Field(8, ge=1, description="lora: rank of the changes")
+    lora_alpha: float = Field(16.0, gt=0, description="lora: the changes are multiplied by this / lora_rank")
+    lora_targets: tuple[str, ...] = Field(
+        (), description="lora: names of layers, such as qkv,proj; all linear layers by default"
     )
     frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")
     sync_bn: bool = Field(True, description="with several processes: batch norm over the global batch")

@@ -24,6 +24,7 @@ from metrix.train.config import Config, Training
 from metrix.train.continuing import Continuation, describe_finish, plan_continuation
 from metrix.train.data_place import with_absolute_paths
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
+from metrix.train.footprint import count_parameters, describe_footprint, measure_peak_memory
 from metrix.train.interruption import (
     LoadingFailed,
     StopRequests,
@@ -175,9 +176,10 @@ def _train(
         # before the first step, the untrained network is measured again
         run.drop_lines_after(state.progress.epoch if state.progress.step else -1)
 
+    trained = describe_footprint(*count_parameters(state.embedder, state.objective.loss))
     degrees = "" if state.objective.relation is None else describe_relation(state.objective.relation)
     own = [lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
-    for note in (*dataset.catalogue.notes, replaced, *own, degrees):
+    for note in (*dataset.catalogue.notes, replaced, *own, degrees, trained):
         if note:
             watcher.note(note)
     loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds)
@@ -292,7 +294,17 @@ class _Loop:
             state.average.update()
         values = losses.tolist()
         progress.count_step(values)
+        self._watch_separation()
         self.watcher.step(progress, values, state.batches.sampler.batch_size)
+
+    def _watch_separation(self) -> None:
+        """Warn, once in a run, that the embedding has collapsed; of several processes, the first looks at its part."""
+        measured, progress = self.state.probe.latest, self.state.progress
+        if measured is None or not self.team.first:
+            return
+        warning = progress.separation.add(measured, progress.step, progress.epoch + 1)
+        if warning is not None:
+            self.watcher.warn(warning)
 
     def _handle_broken_step(self, found: BrokenStep, tensors: dict[str, Tensor]) -> None:
         """Save a step that is not finite, then stop the run or count the step as skipped; weights are unchanged."""
@@ -369,6 +381,9 @@ class _Loop:
             "epochs": progress.epoch,
             "steps": progress.step,
             "skipped_steps": progress.skipped,
+            "collapse": progress.separation.to_dict(),
+            "trained_parameters": count_parameters(state.embedder, state.objective.loss)[0],
+            "peak_memory": measure_peak_memory(self.team.device),
             **({"finished_early": True} if early else {}),
             "seconds": round(time.monotonic() - self.began, 1),
         }
@@ -395,7 +410,10 @@ class _Loop:
 
     def _log_losses(self, lr: float, means: list[float], skipped: int) -> None:
         progress, named = self.state.progress, dict(zip(LOSSES, means, strict=True))
-        also = {"skipped": skipped} if skipped else {}
+        also: dict[str, Any] = {"skipped": skipped} if skipped else {}
+        collapse = progress.separation.noticed
+        if collapse is not None and collapse["epoch"] == progress.epoch:
+            also["collapse"] = collapse
         self.run.log(step=progress.step, epoch=progress.epoch, lr=lr, **named, **also)
         for name, value in named.items():
             self._log_event(f"train/{name}", value, progress.step)

@@ -22,6 +22,7 @@ from metrix.train import checkpoint
 from metrix.train.batches import ImageBatches, Report, build_batches, relate_classes
 from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, add_prefix, select_prefix
+from metrix.train.collapse import SeparationProbe
 from metrix.train.config import Config
 from metrix.train.distributed import Team, load_whole, unshard
 from metrix.train.divide_and_conquer import Undivided, build_scheme
@@ -34,13 +35,14 @@ from metrix.train.whitening import whiten_head
 class NetworkWithLoss(nn.Module):
     """Network and loss as one module, so that a step is one forward call and proxies train with the network."""
 
-    def __init__(self, network: nn.Module, objective: Objective) -> None:
+    def __init__(self, network: nn.Module, objective: Objective, probe: SeparationProbe) -> None:
         super().__init__()
-        self.network, self.objective = network, objective
+        self.network, self.objective, self.probe = network, objective, probe
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Loss, clean loss and mixed loss of a batch: (3,); only the first has a gradient."""
         out = self.objective.step(self.network, inputs, labels)
+        self.probe(out.embeddings, labels)
         return torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
 
 
@@ -64,6 +66,7 @@ class TrainingState:
     scheme: Undivided
     team: Team
     progress: Progress
+    probe: SeparationProbe
 
     def save(self, path: Path) -> None:
         """Write a checkpoint; every process must call this, because shards are gathered."""
@@ -77,6 +80,7 @@ class TrainingState:
     def restore(self, path: Path) -> None:
         """Continue from a checkpoint: the reverse of `save`."""
         tensors, self.progress = checkpoint.read(path)
+        self.probe.steps = self.progress.step
         try:
             self._take_over(tensors)
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -186,10 +190,14 @@ def prepare(
         objective.across_ranks(mix=config.mixing.mix)
         if config.model.sync_bn and settings.micro_batch is None:  # micro-batches have statistics of their own
             normalise_globally(embedder, team.ranks)
-    module = team.fabric.setup_module(NetworkWithLoss(network, objective))
+    probe = SeparationProbe()
+    module = team.fabric.setup_module(NetworkWithLoss(network, objective, probe))
     optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, loss))
     average = WeightAverage(embedder, settings.ema) if settings.ema > 0 else None
-    return TrainingState(embedder, objective, module, optimizer, average, generator, batches, scheme, team, Progress())
+    progress = Progress()
+    return TrainingState(
+        embedder, objective, module, optimizer, average, generator, batches, scheme, team, progress, probe
+    )
 
 
 def _whiten_head(embedder: Embedder, batches: ImageBatches, team: Team) -> None:

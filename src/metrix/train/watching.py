@@ -25,6 +25,9 @@ class Watcher:
     def step(self, progress: Progress, losses: list[float], images: int) -> None:
         """A step is done: its loss, clean and mixed loss, and the number of images in the batch."""
 
+    def warn(self, text: str) -> None:
+        """Something went wrong in training that the user should act on, such as a collapse of the embedding."""
+
     def skipped(self, progress: Progress, why: str) -> None:
         """A step was skipped because its loss or gradient is not finite."""
 

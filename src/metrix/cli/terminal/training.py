@@ -16,6 +16,7 @@ from metrix.cli.terminal.console import Console
 from metrix.data import Part
 from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
+from metrix.train.collapse import describe_collapse
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder
 from metrix.train.watching import Watcher
@@ -52,6 +53,10 @@ class DrawnWatcher(Watcher):
     def note(self, text: str) -> None:
         """Print what the user should know before training starts."""
         self.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning above the bar."""
+        self.console.print(f"[bold yellow]warning[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
@@ -103,6 +108,11 @@ class DrawnWatcher(Watcher):
         """Print Recall@K on the validation classes before and after training, and on unseen ones."""
         self.close()
         Console().print(build_results_table(run.metrics(), results))
+        if (peak := (results.get("peak_memory") or {}).get("bytes")) is not None:
+            of = results["peak_memory"]["of"]
+            self.console.print(f"peak memory of {of}: {peak / 2**30:.2f} GiB", highlight=False)
+        if (collapse := results.get("collapse")) and not collapse["recovered"]:
+            self.console.print(f"[bold yellow]warning[/] {escape(describe_collapse(collapse))}", soft_wrap=True)
         if skipped := results.get("skipped_steps"):
             self.console.print(f"[yellow]skipped[/] {skipped:,} of {results['steps']:,} steps, which were not finite")
         path = escape(str(run.path))

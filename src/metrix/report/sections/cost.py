@@ -63,6 +63,8 @@ def _cost(run: ReportedRun) -> dict[str, Any]:
             return values
         values["parameters"] = sum(size for size, _ in sizes)
         values["trained_parameters"] = sum(size for size, trained in sizes if trained)
+    if run.config.model.peft != "none":  # the model of the run is merged
+        values["trained_parameters"] = results.get("trained_parameters")
     return values
 
 

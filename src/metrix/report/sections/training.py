@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from metrix.report.figures.curves import Curve, draw_curves
 from metrix.report.page import Block, Section, SideBySide, Text
 from metrix.report.reported_runs import ReportedRun
+from metrix.train.collapse import describe_collapse
 
 
 def build_training_section(runs: Sequence[ReportedRun]) -> Section:
@@ -39,6 +40,11 @@ def build_training_section(runs: Sequence[ReportedRun]) -> Section:
             "metrix replay RUN repeats the one that was saved, and names the term that broke."
         )
         blocks.append(Text(told, "note"))
+    for run in runs:
+        collapse = (run.results or {}).get("collapse")
+        if collapse:
+            after = " It recovered later." if collapse["recovered"] else ""
+            blocks.append(Text(f"{run.name}: {describe_collapse(collapse)}.{after}", "note"))
     if drawn:
         blocks.append(SideBySide(drawn))
     return Section("Training", blocks)

@@ -1,0 +1,56 @@
+"""A run with adapters: train, resume, load."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from metrix import Embedder
+from metrix.train import train
+from metrix.train.config import Config
+from tests.photos import write_photos
+
+SETTINGS = {
+    "backbone": "test_vit",
+    "image_size": 32,
+    "dim": 8,
+    "pool": "avg",
+    "mixup": ("embed",),
+    "batch_size": 8,
+    "per_class": 4,
+    "epochs": 2,
+    "max_steps": 4,
+    "holdout": 0.0,
+    "lr": 0.01,
+    "peft": "lora",
+    "lora_rank": 2,
+    "lora_targets": ("qkv", "fc1"),
+}
+
+
+def test_a_run_is_resumed_and_its_model_is_plain(tmp_path, monkeypatch):
+    photos = write_photos(tmp_path / "photos", classes=6, per_class=4)
+    config = Config().with_values({**SETTINGS, "data": str(photos)})
+    whole = train(config, tmp_path / "whole")
+    plain = Embedder("test_vit", dim=8, pool="avg", image_size=32)
+    loaded = Embedder.load(whole.path)
+    assert set(loaded.state_dict()) == set(plain.state_dict())
+    assert whole.results["trained_parameters"] < 0.2 * sum(p.numel() for p in plain.parameters())
+
+    torch.manual_seed(config.train.seed)
+    start = Embedder("test_vit", dim=8, pool="avg", image_size=32).state_dict()
+    changed = {n for n, t in loaded.backbone.state_dict().items() if not torch.equal(t, start[f"backbone.{n}"])}
+    assert changed == {n for n in loaded.backbone.state_dict() if n.endswith(("qkv.weight", "fc1.weight"))}
+
+    part = train(config.with_values({"max_steps": 2}), tmp_path / "part")
+    resumed = train(resume=part.path, max_steps=4)
+    again = Embedder.load(resumed.path)
+    for name, tensor in loaded.state_dict().items():
+        assert torch.allclose(again.state_dict()[name], tensor, atol=1e-6), name
+
+
+def test_targets_without_adapters_are_refused(tmp_path):
+    photos = write_photos(tmp_path / "photos", classes=6, per_class=4)
+    config = Config().with_values({**SETTINGS, "data": str(photos), "peft": "none"})
+    with pytest.raises(ValueError, match="expected peft=lora"):
+        train(config, tmp_path / "run")
