@@ -239,3 +239,19 @@ def test_explain_has_a_line_for_each_type():
     text = Metrix(losses.NCA(), mixup=("input", "embed"), hard_negatives=(1, None)).explain(Network(MLP()))
     assert "the 1 hardest" in text.splitlines()[0]
     assert "all negatives" in text.splitlines()[1]
+
+
+@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.build(2, 2).row.one_positive])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_only_positive_is_the_sum_over_positives(name, mixed, monkeypatch):
+    loss = TABLE[name].build(CLASSES, DIM)
+    x = double((N, DIM)).requires_grad_()
+    leaves = [x, *loss.parameters()]
+
+    def evaluate():
+        value = Metrix(loss, mixup="embed").mixed(x, LABELS, 0.3, "pos-neg") if mixed else loss(x, LABELS)
+        return value_and_gradients(value, leaves)
+
+    over_all = evaluate()
+    monkeypatch.setattr("metrix.core.generic.SMALL", 0)
+    assert_same(evaluate(), over_all)

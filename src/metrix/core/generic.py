@@ -33,6 +33,8 @@ from metrix.core.functions import (
 )
 
 Function = Callable[[Tensor], Tensor]
+# Similarities below which a sum over all candidates costs less than looking for the only positive.
+SMALL = 2**14
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Row:
 
     `include_positive` puts positives in the negative sum too, with weight 1. `mean_positive` makes a mean, weighted
     by labels, of the positive sum. `each_positive` takes τ of each positive with the whole negative part,
-    τ(ρ⁺(s_p) + σ⁻(Σ ρ⁻)), and the mean of that, weighted by labels; σ⁺ has no part in it.
+    τ(ρ⁺(s_p) + σ⁻(Σ ρ⁻)), and the mean of that, weighted by labels; σ⁺ has no part in it. `one_positive` says that
+    clean anchors have one positive, so that a sum over all candidates can be spared; other anchors may have more.
     """
 
     tau: Function
@@ -52,6 +55,7 @@ class Row:
     include_positive: bool = False
     mean_positive: bool = False
     each_positive: bool = False
+    one_positive: bool = False
 
     @cached_property
     def needs_positive(self) -> bool:
@@ -105,7 +109,11 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
     An anchor without candidates, or with an empty sum under a logarithm, is not defined.
     """
     of_logs = getattr(row.sigma_pos, "of_log", None), getattr(row.sigma_neg, "of_log", None)
-    if not row.mean_positive and None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
+    single = _only_positives(S, w.pos) if row.one_positive and S.numel() > SMALL else None
+    if single is not None:
+        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, *single)
+        neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
+    elif not row.mean_positive and None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
         logs = two_log_sums(S, w.pos, w.neg, row.rho_pos)  # type: ignore[arg-type]
         pos, neg = (of_log(z) for of_log, z in zip(of_logs, logs, strict=True))  # type: ignore[misc]
     else:
@@ -116,12 +124,16 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
         pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, of_pos)
         neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
     has_pos, has_neg = w.pos.sum(-1) > 0, w.neg.sum(-1) > 0
-    defined = has_pos | has_neg
-    if row.needs_positive:
-        defined = defined & has_pos
-    if row.needs_negative:
-        defined = defined & has_neg
+    if row.needs_positive and row.needs_negative:
+        return Terms(pos, neg, has_pos & has_neg)
+    defined = has_pos if row.needs_positive else has_neg if row.needs_negative else has_pos | has_neg
     return Terms(pos, neg, defined)
+
+
+def _only_positives(S: Tensor, pos: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Similarity and weight (anchors, 1) of the only positive of each anchor; None if one has several."""
+    weight, place = pos.max(-1, keepdim=True)
+    return (S.gather(1, place), weight) if bool((weight.squeeze(1) == pos.sum(-1)).all()) else None
 
 
 def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tensor:

@@ -96,8 +96,10 @@ class Loss(nn.Module):
 
         def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
             part = sets.part(rows, anchors, candidates)
-            S, w = self.nearest_center(part.similarity), part.weights(self.row.include_positive)
-            return self.reduce(self.row, S, Weights(*(x[:, :: self.centers] for x in w)))
+            S, w = part.similarity, part.weights(self.row.include_positive)
+            if self.centers > 1:
+                S, w = self.nearest_center(S), Weights(*(x[:, :: self.centers] for x in w))
+            return self.reduce(self.row, S, w)
 
         found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
         tensors = (sets.anchors, sets.candidates)

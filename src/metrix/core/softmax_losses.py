@@ -47,7 +47,8 @@ class NormalizedSoftmax(ProxyCandidateLoss):
     _shown = ("temperature",)
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 0.05) -> None:
-        super().__init__(nca_row(temperature, include_positive=True), random_proxies(num_classes, dim))
+        row = nca_row(temperature, include_positive=True, one_positive=True)
+        super().__init__(row, random_proxies(num_classes, dim))
         self.temperature = temperature
 
 
@@ -68,7 +69,8 @@ class MarginSoftmax(ProxyCandidateLoss):
     def __init__(
         self, rho_pos: Function, num_classes: int, dim: int, margin: float, scale: float, centers: int = 1
     ) -> None:
-        row = Row(softplus, Log(-1.0), Log(), rho_pos, Exponential(check_number("scale", scale, above=0)))
+        rho_neg = Exponential(check_number("scale", scale, above=0))
+        row = Row(softplus, Log(-1.0), Log(), rho_pos, rho_neg, one_positive=True)
         super().__init__(row, random_proxies(num_classes, dim, centers), centers=centers)
         self.margin, self.scale = margin, scale
 
