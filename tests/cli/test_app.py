@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import warnings
@@ -33,6 +34,20 @@ def test_help_is_instant_and_without_torch() -> None:
         assert last.startswith("heavy [] "), last
         assert float(last.split()[-1]) < 1.0, last  # processor time: the machine may be busy
         assert "Usage: metrix" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"), [(["-c", "import metrix"], 0.1), (["-m", "metrix", "--help"], 0.3)], ids=["import", "help"]
+)
+def test_start_is_fast(arguments: list[str], seconds: float) -> None:
+    """The best of several, in processor time: another process on the same core makes both longer, by up to a half."""
+    used = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], capture_output=True, timeout=60, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(used) < 1.5 * seconds, used
 
 
 @pytest.mark.parametrize("key", config.TABLES)
