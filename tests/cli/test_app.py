@@ -37,7 +37,9 @@ def test_help_is_instant_and_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "seconds"), [(["-c", "import metrix"], 0.1), (["-m", "metrix", "--help"], 0.3)], ids=["import", "help"]
+    ("arguments", "seconds"),
+    [(["-c", "import metrix"], 0.1), (["-m", "metrix", "--help"], 0.3)],
+    ids=["import", "help"],
 )
 def test_start_is_fast(arguments: list[str], seconds: float) -> None:
     """The best of several, in processor time: another process on the same core makes both longer, by up to a half."""
