@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -20,6 +22,9 @@ def reader_folder(tmp_path_factory: pytest.TempPathFactory, run: Path, other_run
             Image.fromarray(pixels).save(folder / "photos" / f"class{k}" / f"{n}.png")
     for name, trained in (("a", run), ("b", other_run), ("2026-…", run)):
         shutil.copytree(trained, folder / "runs" / name)
+    labels = np.repeat([f"class {k}" for k in range(8)], 8)
+    np.savez(folder / "vectors.npz", vectors=rng.normal(size=(64, 6)), label=labels)
+    pq.write_table(pa.table({"vector": list(rng.normal(size=(64, 6))), "label": labels}), folder / "vectors.parquet")
     _index_photos(folder)
     _export_model(folder)
     return folder
