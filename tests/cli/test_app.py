@@ -155,8 +155,11 @@ def test_the_shell_completes_verbs_flags_and_values() -> None:
     assert complete("train", "--schedule", "c") == ["cosine", "constant"]
 
 
-def test_what_may_follow_is_quoted_for_the_shell(capsys: Any) -> None:
+def test_what_may_follow_is_quoted_for_the_shell(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from metrix.cli.terminal.next_steps import command, print_next
 
+    monkeypatch.setenv("COLUMNS", "80")
     print_next((command("metrix", "evaluate", "runs/my cats [1]"), "measure"))
-    assert capsys.readouterr().err == "next: measure  metrix evaluate 'runs/my cats [1]'\n"
+    assert capsys.readouterr().err == "next: metrix evaluate 'runs/my cats [1]'  # measure\n"
+    print_next((command("metrix", "report", "x" * 70), "a page"))
+    assert capsys.readouterr().err.splitlines() == ["next: # a page", f"      metrix report {'x' * 70}"]

@@ -2,7 +2,7 @@
 
 The blocks of a page run in order in one namespace and one folder, which has what the commands speak of: photos/ (a
 folder of class folders), runs/a, runs/b and runs/2026-… (finished runs). `metrix train` is run with --print-config, and
-what takes minutes or serves until it is stopped (`metrix demo`, `reproduce`, `serve`, `explore`) is only parsed; every other command is really run.
+what takes long or serves until it is stopped (`metrix demo`, `reproduce`, `serve`, `explore`, `doctor`) is only parsed; every other command is really run.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def commands_of(text: str) -> list[list[str]]:
 
 def takes_long(arguments: list[str]) -> bool:
     """Whether a command trains for minutes, serves until it is stopped, or is about a run elsewhere."""
-    return arguments[0] in ("demo", "reproduce", "serve", "explore") or (
+    return arguments[0] in ("demo", "reproduce", "serve", "explore", "doctor") or (
         "--resume" in arguments and not arguments[-1].startswith("runs/")
     )
 

@@ -39,7 +39,7 @@ from metrix.cli import (
     train,
 )
 from metrix.cli.help import Command
-from metrix.cli.terminal.console import Console
+from metrix.cli.terminal.console import Console, print_message
 from metrix.errors import MetrixError, MetrixWarning
 from metrix.files import describe_failure
 
@@ -119,7 +119,7 @@ def main() -> None:
         rank = os.environ.get("RANK", "0")
         if rank == "0" or getattr(error, "said_by_all", True):
             who = "metrix" if rank == "0" else f"metrix, rank {rank}"
-            Console(stderr=True, soft_wrap=True).print(f"[bold red]{who}:[/] {escape(str(error))}", highlight=False)
+            print_message(f"[bold red]{who}:[/] {escape(str(error))}")
         sys.exit(int(getattr(error, "exit_code", 2)))
     except OSError as error:
         if error.errno not in STORAGE_FAILURES:
@@ -138,7 +138,7 @@ def _show_plainly(otherwise: Callable[..., None]) -> Callable[..., None]:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, MetrixWarning):
-            Console(stderr=True, soft_wrap=True).print(f"[yellow]metrix:[/] {escape(str(message))}", highlight=False)
+            print_message(f"[yellow]metrix:[/] {escape(str(message))}")
         else:
             otherwise(message, category, *where, **more)
 

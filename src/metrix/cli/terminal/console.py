@@ -17,3 +17,9 @@ class Console(rich.console.Console):
     def _render_buffer(self, buffer: Iterable[Segment]) -> Any:
         safe = [part if part.control else Segment(make_printable(part.text), part.style) for part in buffer]
         return super()._render_buffer(safe)
+
+
+def print_message(text: str) -> None:
+    """Print a sentence to standard error: broken between words on a terminal, in one line elsewhere."""
+    console = Console(stderr=True)
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)

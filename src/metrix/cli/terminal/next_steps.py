@@ -20,9 +20,13 @@ def command(*words: str | PathLike[str]) -> str:
 
 
 def print_next(*commands: tuple[str, str]) -> None:
-    """Print commands that may follow, each with what it does."""
+    """Print commands that may follow, each with what it does as a comment, above it if the line would be too long."""
     console = Console(stderr=True, soft_wrap=True)
-    width = max(len(what) for _, what in commands)
-    for number, (one, what) in enumerate(commands):
-        lead = "next:" if number == 0 else "     "
-        console.print(f"{lead} {what:<{width}}  [cyan]{escape(one)}[/]", highlight=False)
+    lead = "next: "
+    for one, what in commands:
+        shown, comment = f"[cyan]{escape(one)}[/]", f"[dim]# {escape(what)}[/]"
+        if len(lead) + len(one) + len(what) + 4 <= console.width:
+            console.print(f"{lead}{shown}  {comment}", highlight=False)
+        else:
+            console.print(f"{lead}{comment}\n{' ' * len(lead)}{shown}", highlight=False)
+        lead = " " * len(lead)

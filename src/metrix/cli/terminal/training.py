@@ -52,7 +52,8 @@ class DrawnWatcher(Watcher):
 
     def note(self, text: str) -> None:
         """Print what the user should know before training starts."""
-        self.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=True)
+        alone = not self.console.is_terminal  # a file has notes in one line each
+        self.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=alone)
 
     def warn(self, text: str) -> None:
         """Print a warning above the bar."""

@@ -55,7 +55,8 @@ def read(root: Path, follow_links: bool = False) -> Catalogue:
         raise DataError(f"{root} has {count(len(folders), 'folder')} without any images{f'; {hint}' if hint else ''}")
     notes = [hint] if hint else []
     if ignored:
-        notes.append(f"{count(len(ignored), 'file')} that are not images in a class folder: {first_few(ignored)}")
+        verb = "is not an image" if len(ignored) == 1 else "are not images"
+        notes.append(f"{count(len(ignored), 'file')} that {verb} in a class folder: {first_few(ignored)}")
     return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)
 
 
