@@ -28,7 +28,7 @@ SETTINGS = {
 }
 
 
-def test_a_run_is_resumed_and_its_model_is_plain(tmp_path, monkeypatch):
+def test_a_run_is_resumed_and_its_model_is_plain(tmp_path, metrix):
     photos = write_photos(tmp_path / "photos", classes=6, per_class=4)
     config = Config().with_values({**SETTINGS, "data": str(photos)})
     whole = train(config, tmp_path / "whole")
@@ -41,6 +41,9 @@ def test_a_run_is_resumed_and_its_model_is_plain(tmp_path, monkeypatch):
     start = Embedder("test_vit", dim=8, pool="avg", image_size=32).state_dict()
     changed = {n for n, t in loaded.backbone.state_dict().items() if not torch.equal(t, start[f"backbone.{n}"])}
     assert changed == {n for n in loaded.backbone.state_dict() if n.endswith(("qkv.weight", "fc1.weight"))}
+
+    found = metrix("evaluate", whole.path, "--json", "--bootstrap", "0").json["retrieval"]["measures"]
+    assert found["recall@1"] == pytest.approx(whole.results["test"]["recall"]["1"], abs=1e-6)
 
     part = train(config.with_values({"max_steps": 2}), tmp_path / "part")
     resumed = train(resume=part.path, max_steps=4)

@@ -153,7 +153,7 @@ class Embedder(nn.Module):
 
         >>> embedder = Embedder("test_vit", dim=8, pool="avg").add_adapters(rank=2)
         >>> sum(p.numel() for p in embedder.backbone.parameters() if p.requires_grad)
-        16384
+        10752
         """
         if self.config.freeze_to is not None and self._boundary is None:
             raise ModelError(
