@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from metrix import Clean, IMix, Metrix, MetrixWarning, MicroBatched, PoolLinear, losses
+from metrix import Clean, IMix, Metrix, MetrixWarning, MicroBatched, PoolLinear, SiMix, losses
 from tests.core.test_fast_paths import DIM, LABELS, MLP, N, Network, assert_same, double
 
 X = double((N, 2, 4, 4))
@@ -25,13 +25,15 @@ def outcome(objective, model, parameters, seed=7):
 
 @pytest.mark.parametrize("micro_batch", [1, 5, 13])
 @pytest.mark.parametrize("head", ["avg", "avg+max", "mlp"])
-@pytest.mark.parametrize("mixup", ["none", "embed", "feature", "input", "imix"])
+@pytest.mark.parametrize("mixup", ["none", "embed", "feature", "input", "imix", "recall-at-k", "simix"])
 def test_the_gradient_is_that_of_the_whole_batch(mixup, head, micro_batch):
     model = Network(MLP() if head == "mlp" else PoolLinear(8, DIM, pool=head))
     loss = losses.ProxyAnchor(5, DIM).double()
     objective = {
         "none": lambda: Clean(loss),
         "imix": lambda: IMix(losses.NCA(), mixup="feature"),
+        "recall-at-k": lambda: Clean(losses.RecallAtK(temperature=0.1)),
+        "simix": lambda: SiMix(losses.RecallAtK(temperature=0.1)),
     }.get(mixup, lambda: Metrix(loss, mixup=mixup))()
     leaves = [*model.parameters(), *objective.parameters()]
     whole = outcome(objective, model, leaves)
