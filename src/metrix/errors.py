@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Iterable
 from numbers import Integral
 
@@ -54,16 +55,29 @@ class MetrixWarning(UserWarning):
     """Something was skipped that the caller may have wanted."""
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong, _SHORT.maxtuple = 2, 200, 200, 60, 12
+
+
+def describe_value(given: object) -> str:
+    """A value as Python writes it, cut short: what YAML repeats by aliases may be too long for any memory.
+
+    >>> describe_value("pos-ned"), describe_value([[1], {"a": [2]}])
+    ("'pos-ned'", "[[1], {'a': [...]}]")
+    """
+    return _SHORT.repr(given)
+
+
 def unknown_choice(what: str, given: object, known: Iterable[str]) -> ChoiceError:
     """The error to raise for an unknown name; it suggests the nearest known one and lists them all.
 
     >>> str(unknown_choice("pairs", "pos-ned", ["pos-neg", "anc-neg"]))
     "unknown pairs 'pos-ned'; did you mean 'pos-neg'? expected one of: 'pos-neg', 'anc-neg'"
     """
-    names = list(known)
-    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    names, shown = list(known), given if isinstance(given, str) else describe_value(given)
+    near = difflib.get_close_matches(shown[:200], names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
-    return ChoiceError(f"unknown {what} {given!r}{hint} expected one of: {', '.join(map(repr, names))}")
+    return ChoiceError(f"unknown {what} {describe_value(given)}{hint} expected one of: {', '.join(map(repr, names))}")
 
 
 def check_integer(name: str, value: object, least: int) -> int:

@@ -118,3 +118,16 @@ def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"path,label\nkind-0/0.jpg,a\n{'x' * 5000}.jpg,b\n")
     report = data.check(tmp_path / "a.csv", root=photos, workers=1)
     assert any("1 of 2 images are not in" in problem for problem in report.problems), report.problems
+
+
+@pytest.mark.parametrize("key", ["train: {epochs: *i}", "loss: {loss: *i}", "train: *i", "mixing: {mixup: *i}"])
+def test_yaml_that_repeats_itself(key: str, tmp_path: Path) -> None:
+    """Ten aliases of ten aliases …: 10^9 values, which must be neither counted nor printed."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join(['*' + before] * 10)}]")
+    text = "data: {layout: {" + ", ".join(lines) + "}}\n" + key + "\n"
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        read_config(tmp_path / "a.yaml")
+    assert len(str(refused.value)) < 2000

@@ -145,3 +145,11 @@ def test_a_full_disk_in_the_thread_of_tensorboard(
     assert "Traceback" not in capfd.readouterr().err
     monkeypatch.undo()
     assert train(resume=tmp_path / "run").results is not None
+
+
+@pytest.mark.filterwarnings("ignore:drawn glyphs are not kept")
+def test_views_without_a_cache_are_computed_and_said(small: Config, blocked_cache: Path) -> None:
+    config = small.with_values({"freeze_to": "stage2", "views": 2, "mixup": ["embed"]})
+    with pytest.warns(MetrixWarning, match=r"activations are not kept: the cache folder .* cannot be written"):
+        run = train(config, blocked_cache / "run")
+    assert run.results is not None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +25,7 @@ from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.samplers import BatchSampler
 from metrix.data.training_parts import choose_validation, require_trainable
 from metrix.errors import InvalidInput
-from metrix.files import describe_failure
+from metrix.files import describe_failure, warn_not_cached
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 from metrix.train.names import LOSSES, MIXUP_TYPES
@@ -258,6 +262,7 @@ class ActivationBatches(ImageBatches):
         self.network = FromActivations(embedder)
         self.views = config.model.views
         self.report, self._caches = report, dict[str, ActivationCache]()
+        self._own_folder: Path | None = None  # where the cache folder cannot be written
         self._trunk = embedder.trunk_fingerprint()
         # views are seeded by the data, not by the run: runs of several seeds share one cache
         self.part = part.with_transform(self.train_view, seed=config.data.split_seed)
@@ -294,20 +299,31 @@ class ActivationBatches(ImageBatches):
                 part.set_epoch(number)
                 return part[index][0]
 
+            def build(folder: Path) -> ActivationCache:
+                return ActivationCache.build(
+                    folder,
+                    key,
+                    items=len(part),
+                    views=views,
+                    source=read_view,
+                    trunk=self.embedder.trunk,
+                    dtype="float16",
+                    progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
+                )
+
             folder = data.cache_folder() / "activations"
             began = time.monotonic()
             try:
-                with self.team.one_at_a_time("activations") if self.team else nullcontext():
-                    self._caches[key] = ActivationCache.build(
-                        folder,
-                        key,
-                        items=len(part),
-                        views=views,
-                        source=read_view,
-                        trunk=self.embedder.trunk,
-                        dtype="float16",
-                        progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
-                    )
+                try:
+                    with self.team.one_at_a_time("activations") if self.team else nullcontext():
+                        self._caches[key] = build(folder)
+                except OSError as unwritable:
+                    if self._own_folder is None:
+                        self._own_folder = Path(tempfile.mkdtemp(prefix="metrix"))
+                        weakref.finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)
+                    folder = self._own_folder
+                    self._caches[key] = build(folder)
+                    warn_not_cached("activations", unwritable)
             except OSError as error:
                 raise InvalidInput(
                     f"activations cannot be written to {folder}: {describe_failure(error)}; free space there, set "

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.errors import InvalidInput, describe_value, unknown_choice
 from metrix.files import describe_failure
 
 # The keys whose values are names of a table in `metrix.train.names`.
@@ -367,7 +367,7 @@ def parse_config(nested: dict[str, Any]) -> Config:
         if name not in _parts():
             raise unknown_choice("section", name, _parts())
         if not isinstance(part, dict):
-            raise InvalidInput(f"section {name!r}: expected a mapping of keys to values, got {part!r}")
+            raise InvalidInput(f"section {name!r}: expected a mapping of keys to values, got {describe_value(part)}")
         for key in part:
             if key not in _parts()[name].model_fields:
                 raise unknown_choice(f"key in {name}", key, _parts()[name].model_fields)
@@ -386,7 +386,7 @@ def parse_config(nested: dict[str, Any]) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"])
-        raise InvalidInput(f"{where}={first['input']!r}: {first['msg']}") from error
+        raise InvalidInput(f"{where}={describe_value(first['input'])}: {first['msg']}") from error
 
 
 def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:
