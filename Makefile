@@ -15,6 +15,8 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --recursive -ll src
+	$(BIN)/python .ci/audit
 
 # For the tests of the explorer page; without it they are skipped, and say so.
 chromium:

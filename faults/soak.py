@@ -62,7 +62,7 @@ class Samples:
         """Relative growth of memory; memory before and after; growth of the number of open files."""
         start, tenth = int(WARM * len(self.memory)), max(1, len(self.memory) // 10)
         before, after = (statistics.median(x) for x in (self.memory[start : start + tenth], self.memory[-tenth:]))
-        files = int(statistics.median(self.files[-tenth:]) - statistics.median(self.files[start : start + tenth]))
+        files = int(self.files[-1] - statistics.median(self.files[start : start + tenth]))  # when all is done
         return after / before - 1, int(before), int(after), files
 
     def describe(self, allowed: float = FLAT) -> tuple[str, list[str]]:
@@ -253,6 +253,7 @@ def soak_service(made: Material, requests: int, seed: int = 0, flat: float = FLA
     finally:
         service.kill()
         service.wait()
+        service.stderr.close()
     times = sorted(answers.seconds)
     line, wrong = samples.describe(flat)
     if code != 0:

@@ -247,7 +247,7 @@ def network_answers() -> bool:
 
     def ask() -> None:
         try:
-            with urllib.request.urlopen(
+            with urllib.request.urlopen(  # nosec B310 - the address of the hub
                 urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=NETWORK_PATIENCE
             ):
                 answered.set()

@@ -42,7 +42,7 @@ def render_html(title: str, about: str, sections: Sequence[Section], anchors: Se
         {"anchor": anchor, "heading": section.heading, "blocks": section.blocks}
         for anchor, section in zip(anchors, sections, strict=True)
     ]
-    style = Markup(Path(__file__).with_name("style.css").read_text("utf-8"))
+    style = Markup(Path(__file__).with_name("style.css").read_text("utf-8"))  # nosec B704 - our own
     template = _environment().get_template("page.html")
     return template.render(
         title=title,
@@ -105,7 +105,7 @@ def _svg_inside(figure: Figure, prefix: str) -> Markup:
     from markupsafe import Markup
 
     drawn = prefix_ids(figure.svg, f"{prefix}-")
-    return Markup(drawn.removeprefix("<svg") if len(drawn) <= LARGEST_SVG else "")
+    return Markup(drawn.removeprefix("<svg") if len(drawn) <= LARGEST_SVG else "")  # nosec B704 - drawn by matplotlib
 
 
 def _png_address(figure: Figure) -> str:
