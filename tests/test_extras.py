@@ -99,8 +99,8 @@ def test_training_needs_no_extra(tmp_path: Path, cache_folder: Path) -> None:
         from pathlib import Path
         write_photos(Path("photos"), classes=8)
         from metrix.cli.app import main
-        for command in ("train photos --backbone resnet18 --image-size 32 --dim 8 --max-steps 2 --batch-size 8 "
-                        "--per-class 2 -o run --workers 0", "evaluate run", "embed run photos -o vectors.parquet"):
+        for command in ("train photos --backbone resnet18 --weights random --image-size 32 --dim 8 --max-steps 2 "
+                        "--batch-size 8 --per-class 2 -o run --workers 0", "evaluate run", "embed run photos -o vectors.parquet"):
             sys.argv = ["metrix", *command.split()]
             try:
                 main()
