@@ -211,6 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
     parser.add_argument("--seed", type=int, help="of the choice of points; random by default")
     parser.add_argument("--jobs", default=",".join(JOBS), help=f"some of {', '.join(JOBS)}")
+    parser.add_argument("--skip", default="", help="numbers of points to leave out, such as known losses: 8,12")
     parser.add_argument("--minutes", type=float, help="stop after this time, even before all points are tried")
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
@@ -222,10 +223,12 @@ def main(arguments: Sequence[str]) -> int:
     memory = Path("/dev/shm")  # nothing here is about surviving a loss of power: fsync need not take time
     parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
     with tempfile.TemporaryDirectory(prefix="chaos", dir=parent, ignore_cleanup_errors=True) as text:
-        return try_points(Path(text), names, options.first, options.points, seed, options.minutes)
+        skipped = {int(number) for number in options.skip.split(",") if number}
+        points = [p for p in range(options.first, options.first + options.points) if p not in skipped]
+        return try_points(Path(text), names, points, seed, options.minutes)
 
 
-def try_points(folder: Path, names: list[str], first: int, points: int, seed: int, minutes: float | None) -> int:
+def try_points(folder: Path, names: list[str], points: list[int], seed: int, minutes: float | None) -> int:
     """Try points and print what was lost; returns the exit code."""
     began, base, small_disks = time.monotonic(), folder / "base", can_mount()
     base.mkdir()
@@ -240,9 +243,10 @@ def try_points(folder: Path, names: list[str], first: int, points: int, seed: in
     wholes: dict[str, Whole] = {}
     tried, kinds, lost, missed = Counter[str](), Counter[str](), list[str](), 0
     print(
-        f"{points:,} points from number {first}, seed {seed}" + ("" if small_disks else "; no small disks"), flush=True
+        f"{len(points):,} points from number {points[0]}, seed {seed}" + ("" if small_disks else "; no small disks"),
+        flush=True,
     )
-    for point in range(first, first + points):
+    for point in points:
         if minutes is not None and time.monotonic() - began > 60 * minutes:
             print(f"stopped after {minutes:g} minutes", flush=True)
             break
