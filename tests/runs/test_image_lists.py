@@ -193,3 +193,22 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_photo(0, 0).save(tmp_path / "IMG_1.HEIC", format="HEIF")
     assert list_images([tmp_path]).ids == ("IMG_1.HEIC",)
     assert list_images([tmp_path / "IMG_1.HEIC"]).part.image(0).shape == (3, 48, 48)
+
+
+def test_the_file_of_an_item_behind_a_link(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from metrix.runs.indexing import image_file
+
+    photos = write_photos(tmp_path / "photos", 1, 1)
+    draw_photo(3, 0).save(tmp_path / "x.png")
+    (photos / "link.png").symlink_to(tmp_path / "x.png")
+
+    def index(follow_links: bool) -> Any:
+        return SimpleNamespace(manifest=SimpleNamespace(root=str(photos), data=None, follow_links=follow_links))
+
+    assert image_file(index(True), "link.png") == (tmp_path / "x.png").resolve()
+    for opened, name in ((index(False), "link.png"), (index(True), "../x.png"), (index(True), "/etc/hostname")):
+        with pytest.raises(InvalidInput, match="expected a path below"):
+            image_file(opened, name)
