@@ -1,0 +1,135 @@
+"""Print the tables of docs/results.md and draw its figure from the measured runs beside this file.
+
+    make results
+
+Each `*.csv` here has one line per run: its table, the number of training classes, the method, the method it is compared
+with (`baseline`, of the same table and number of classes), the seed, what was measured on the test classes, and the
+arguments of `metrix train` that repeat the run.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metrix.evaluate.seeds import SeedDifferences
+
+HERE = Path(__file__).parent
+FIGURE = HERE.parent / "pictures" / "gain-by-classes.svg"
+FIGURE_TABLES = {  # table: label in the figure
+    "glyphs-classes": "glyphs, multi-similarity",
+    "cars-heads-classes": "cars, linear head, contrastive",
+    "birds-heads-classes": "birds, linear head, contrastive",
+}
+
+
+@dataclass
+class Row:
+    """One row of a table: a method with a number of training classes, and its runs by seed."""
+
+    table: str
+    classes: str
+    method: str
+    baseline: str
+    runs: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def values(self, measure: str) -> list[float]:
+        """A measure of all runs, in the order of their seeds."""
+        return [float(self.runs[seed][measure]) for seed in sorted(self.runs, key=int)]
+
+
+def read_rows(folder: Path = HERE) -> list[Row]:
+    """The rows of all tables, in the order in which their first runs stand in the files."""
+    rows: dict[tuple[str, str, str], Row] = {}
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            for run in csv.DictReader(file):
+                if "table" not in run:
+                    break  # another kind of file
+                key = run["table"], run["classes"], run["method"]
+                row = rows.setdefault(key, Row(*key, run["baseline"]))
+                if run["seed"] in row.runs:
+                    raise ValueError(f"{path.name}: {', '.join(key)}: seed {run['seed']} occurs twice")
+                row.runs[run["seed"]] = run
+    return list(rows.values())
+
+
+def gain(row: Row, rows: Iterable[Row], measure: str = "recall@1") -> SeedDifferences | None:
+    """The differences of a row to its baseline, over the seeds that both have; None without two of them."""
+    for base in rows:
+        if (base.table, base.classes, base.method) == (row.table, row.classes, row.baseline):
+            seeds = sorted(set(row.runs) & set(base.runs), key=int)
+            if len(seeds) >= 2:
+                return SeedDifferences(
+                    tuple(float(row.runs[s][measure]) - float(base.runs[s][measure]) for s in seeds)
+                )
+    return None
+
+
+def write_table(name: str, rows: list[Row]) -> str:
+    """A table in Markdown: Recall@1 of every row with its seeds, the gain with its interval, and the geometry."""
+    lines = [
+        "| training classes | method | Recall@1 (seeds) | gain | alignment | uniformity |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row.table == name:
+            lines.append("| " + " | ".join(_cells(row, rows)) + " |")
+    return "\n".join(lines)
+
+
+def _cells(row: Row, rows: list[Row]) -> Iterator[str]:
+    recall = row.values("recall@1")
+    yield row.classes
+    yield row.method
+    yield f"{statistics.fmean(recall):.1f} ({', '.join(f'{value:.1f}' for value in recall)})"
+    found = gain(row, rows) if row.baseline else None
+    text = "" if found is None else f"{found.mean:+.1f} ± {found.margin:.1f}"
+    yield f"**{text}**" if found is not None and found.decided else text
+    for measure in ("alignment", "uniformity"):
+        known = [float(run[measure]) for run in row.runs.values() if run.get(measure)]
+        yield f"{statistics.fmean(known):.2f}" if known else ""
+
+
+def draw_figure(rows: list[Row], path: Path = FIGURE) -> None:
+    """The gain of feature mixup in Recall@1 against the number of training classes, with 95 % intervals."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "metrix"  # the same file every time
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    axes.axhline(0, color="0.6", linewidth=1)
+    for shift, (table, label) in enumerate(FIGURE_TABLES.items()):
+        points = [
+            (int(row.classes.replace(",", "")) * 1.04**shift, found.mean, found.margin)
+            for row in rows
+            if row.table == table and row.baseline and row.method.startswith("feature")
+            if (found := gain(row, rows)) is not None
+        ]
+        if points:
+            x, mean, margin = zip(*sorted(points), strict=True)
+            axes.errorbar(x, mean, yerr=margin, marker="o", markersize=4, capsize=3, linewidth=1.3, label=label)
+    axes.set_xscale("log")
+    ticks = [10, 25, 100, 300, 1000]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("training classes")
+    axes.set_ylabel("gain in Recall@1, points")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    measured = read_rows()
+    for name in dict.fromkeys(row.table for row in measured):
+        print(f"<!-- {name} -->\n\n{write_table(name, measured)}\n")
+    draw_figure(measured)
+    print(f"figure: docs/pictures/{FIGURE.name}")
