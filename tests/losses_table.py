@@ -35,6 +35,7 @@ class LossCase:
         include_positive: Whether positives are in the negative sum too.
         log_of_sums: Whether an anchor without a positive, or without a negative, is undefined.
         true_gradient: Whether the gradient is that of the value; some losses treat parts of it as constants.
+        tolerance: Of comparisons; an angle has half the digits of its cosine, where that is near 1.
         five_at: The literal five functions with their threshold at t, for a loss that has one.
     """
 
@@ -45,6 +46,7 @@ class LossCase:
     include_positive: bool = False
     log_of_sums: bool = False
     true_gradient: bool = True
+    tolerance: float = 1e-9
     five_at: Callable[[float], tuple[Callable[[Tensor], Tensor], ...]] | None = None
 
     def build(self, num_classes: int, dim: int, seed: int = 0) -> Any:
@@ -185,7 +187,10 @@ TABLE: dict[str, LossCase] = {
     "nt-xent": LossCase(lambda c, d: losses.NTXent(0.2), lambda loss: literal.nt_xent(0.2), log_of_sums=True),
     "nt-xent, pairs": LossCase(lambda c, d: losses.NTXent(0.2, reduction="pairs"), None, log_of_sums=True),
     "tuplet-margin": LossCase(
-        lambda c, d: losses.TupletMargin(0.1, 16.0), lambda loss: literal.tuplet_margin(0.1, 16.0), log_of_sums=True
+        lambda c, d: losses.TupletMargin(0.1, 16.0),
+        lambda loss: literal.tuplet_margin(0.1, 16.0),
+        log_of_sums=True,
+        tolerance=1e-6,
     ),
     "potential-field": LossCase(
         lambda c, d: losses.PotentialField(c, d, 0.8, 3.0),

@@ -76,8 +76,8 @@ def test_feature_mixup_mixes_pooled_vectors_and_the_rest_of_the_model_embeds_the
         rows.append(value)
 
     class Fixed(Metrix):
-        def _mixed(self, *arguments: Any) -> Any:
-            return super()._mixed(*arguments[:-1], lam)
+        def mixed_of(self, *arguments: Any) -> Any:
+            return super().mixed_of(*arguments, lam)
 
     loss.objective.__class__ = Fixed
     found = loss([draw_texts()], LABELS)

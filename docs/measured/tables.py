@@ -63,9 +63,7 @@ def gain(row: Row, rows: Iterable[Row], measure: str = "recall@1") -> SeedDiffer
         if (base.table, base.classes, base.method) == (row.table, row.classes, row.baseline):
             seeds = sorted(set(row.runs) & set(base.runs), key=int)
             if len(seeds) >= 2:
-                return SeedDifferences(
-                    tuple(float(row.runs[s][measure]) - float(base.runs[s][measure]) for s in seeds)
-                )
+                return SeedDifferences(tuple(float(row.runs[s][measure]) - float(base.runs[s][measure]) for s in seeds))
     return None
 
 

@@ -103,7 +103,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert ended.code == 0, ended.err
     words = "budget 5s: 300 training characters, 1500 steps; changed: train_classes 8, max_steps 2, batch_size 12"
     assert words in " ".join(ended.err.split())
-    assert "1 seed, 2 runs; about 5 s with --jobs 1, estimated by the test" in " ".join(ended.err.split())
+    assert "1 seed, 2 runs; about 4.8 s with --jobs 1, estimated by the test" in " ".join(ended.err.split())
     assert json.loads((tmp_path / "budget.json").read_text())["seeds"] == 1
     page = (tmp_path / "report.md").read_text("utf-8")
     assert "Scale, chosen to fit a time budget" in page

@@ -36,5 +36,11 @@ def measure_peak_memory(device: torch.device) -> dict[str, Any]:
 
 
 def describe_footprint(trained: int, total: int) -> str:
-    """How much of the network and the loss is trained, in words."""
-    return f"{trained:,} of {total:,} parameters are trained ({100 * trained / max(total, 1):.2g} %)"
+    """How much of the network and the loss is trained, in words; nothing if all of it is.
+
+    >>> describe_footprint(90, 1000)
+    '90 of 1,000 parameters are trained (9 %)'
+    """
+    if trained == total:
+        return ""
+    return f"{trained:,} of {total:,} parameters are trained ({100 * trained / max(total, 1):.3g} %)"

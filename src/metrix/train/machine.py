@@ -27,6 +27,7 @@ EXTRAS = {
     "onnx": "metrix export --onnx, and the fast engine of metrix embed",
     "serve": "metrix serve and metrix explore",
     "milvus": "indexes in Milvus",
+    "text": "MetrixLoss in the trainer of sentence-transformers",
 }
 FOR_DEVELOPERS = ("dev", "docs")
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # as Linux names them
