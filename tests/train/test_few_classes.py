@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+from safetensors.torch import load_file
+
 from metrix.experiments.train_once import train_once
 from metrix.train import Config, train
 from metrix.train.watching import Watcher
@@ -42,3 +46,41 @@ def test_without_enough_classes_to_hold_out_the_last_epoch_is_kept(small: Config
     assert run.results is not None
     assert run.results["best_epoch"] is None
     assert not run.best.exists()
+
+
+def test_where_nothing_is_held_out_the_untrained_network_is_measured_on_the_test_classes(
+    small: Config, tmp_path: Path
+) -> None:
+    config = small.with_values({"holdout": 0.0, "max_steps": 2})
+    still = train(config.with_values({"lr": 1e-12, "frozen_bn": True}), tmp_path / "still")
+    assert still.results is not None
+    assert still.results["untrained_test"] == still.results["test"]  # at this rate nothing was learned
+    assert [(line["epoch"], line["step"]) for line in still.metrics() if "test" in line] == [(0, 0)]
+    learned = train(config.with_values({"lr": 0.05, "max_steps": 12}), tmp_path / "learned")
+    assert learned.results is not None
+    assert learned.results["untrained_test"] == still.results["test"]
+    assert learned.results["test"] != still.results["test"]
+    assert learned.results["best_epoch"] is None  # it selects nothing
+
+
+def test_where_classes_are_held_out_the_test_classes_are_measured_once(small: Config, tmp_path: Path) -> None:
+    run = train(small.with_values({"max_steps": 1}), tmp_path / "run")
+    assert run.results is not None
+    assert "untrained_test" not in run.results
+    assert not any("test" in line for line in run.metrics())
+
+
+def test_measuring_the_untrained_network_changes_nothing_and_a_resumed_run_keeps_it(
+    small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small.with_values({"holdout": 0.0, "max_steps": 4, "workers": 1})
+    whole = train(config, tmp_path / "whole")
+    first = train(config.with_values({"max_steps": 2}), tmp_path / "part")
+    resumed = train(resume=first.path, max_steps=4)
+    assert whole.results is not None
+    assert resumed.results is not None
+    assert resumed.results["untrained_test"] == whole.results["untrained_test"]
+    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self, part: None)
+    without = train(config, tmp_path / "without")
+    states = [load_file(run.last) for run in (whole, without)]
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())

@@ -271,7 +271,7 @@ def test_epoch_0_changes_nothing_of_the_training(
 ) -> None:
     config = small.with_values({"workers": workers})
     with_it = train(config, tmp_path / "with")
-    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self: None)
+    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self, part: None)
     without = train(config, tmp_path / "without")
     states = [load_file(run.last) for run in (with_it, without)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
@@ -281,7 +281,7 @@ def test_a_whitened_head(small: Config, tmp_path: Path) -> None:
     found: list[float] = []
 
     class Listener(Watcher):
-        def untrained(self, measures: dict[str, Any]) -> None:
+        def untrained(self, measures: dict[str, Any], part: str) -> None:
             found.append(measures["recall"]["1"])
 
     for start in ("random", "whiten"):

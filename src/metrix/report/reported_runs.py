@@ -30,6 +30,7 @@ class MeasuredRun:
     model: TrainedModel
     test: Examples
     evaluation: Evaluation
+    untrained: dict[str, Any] | None = None  # the same before training, if no classes were held out to measure it on
 
     @property
     def retrieval(self) -> Retrieval:
@@ -102,7 +103,8 @@ def measure_run(run: ReportedRun, spec: str | None, ks: tuple[int, ...] | None, 
     try:
         test = embed_examples(run.model, spec)
         found = evaluate_examples(test, ks, resamples=resamples, clustered=False, per_class=True)
-        run.measured = MeasuredRun(run.name, run.config, run.model, test, found)
+        before = (run.results or {}).get("untrained_test") if spec is None else None  # of other data, it is unknown
+        run.measured = MeasuredRun(run.name, run.config, run.model, test, found, before)
     except MetrixError as error:
         if spec is not None:  # an error in what was asked for, not in the run
             raise

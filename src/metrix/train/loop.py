@@ -194,8 +194,8 @@ def _train(
     selects = count_answerable(dataset.catalogue, "val", dataset.broken) > 0
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
-        if selects and state.progress.step == 0:
-            loop.measure_untrained()
+        if state.progress.step == 0:
+            loop.measure_untrained("val" if selects else "test")
         while not state.progress.done:
             means = loop.train_epoch()
             validated = selects and loop.validation_is_due
@@ -325,13 +325,13 @@ class _Loop:
             )
         self.watcher.skipped(progress, said)
 
-    def measure_untrained(self) -> None:
-        """Measure the held-out classes before the first step: epoch 0."""
-        found = self.state.measure_untrained()
+    def measure_untrained(self, part: str) -> None:
+        """Measure a part before the first step, epoch 0: the held-out classes or, without such, the test classes."""
+        found = self.state.measure_untrained(part)
         if self.team.first:
-            self.run.log(step=0, epoch=0, val=found)
-            self._log_event("val/recall@1", score(found), 0)
-        self.watcher.untrained(found)
+            self.run.log(step=0, epoch=0, **{part: found})
+            self._log_event(f"{part}/recall@1", score(found), 0)
+        self.watcher.untrained(found, part)
 
     @property
     def validation_is_due(self) -> bool:
@@ -376,6 +376,7 @@ class _Loop:
             state.embedder.save(self.run.model, weights)
         results = {
             "test": state.measure("test", averaged=False),  # the model has the averaged weights already
+            **({} if (before := self.run.untrained_test) is None else {"untrained_test": before}),
             "best_epoch": progress.best_epoch,
             "validation_recall@1": progress.best,
             "epochs": progress.epoch,

@@ -191,6 +191,12 @@ class RunFolder:
                 lines.append(json.loads(line))
         return [line for line in lines if isinstance(line, dict) and isinstance(line.get("epoch"), int)]
 
+    @property
+    def untrained_test(self) -> dict[str, Any] | None:
+        """The measures of the untrained network on the test classes; None if classes were held out for epoch 0."""
+        found = [line["test"] for line in self.metrics() if line["epoch"] == 0 and isinstance(line.get("test"), dict)]
+        return found[-1] if found else None
+
     def drop_lines_after(self, epoch: int) -> None:
         """Remove the lines of metrics.jsonl that a run resumed after `epoch` whole epochs writes again."""
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["epoch"] <= epoch]

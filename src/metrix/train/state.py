@@ -114,10 +114,10 @@ class TrainingState:
         with weights, self.team.evaluating(self.module):
             return measure(self.batches, part, self.team)
 
-    def measure_untrained(self) -> dict[str, Any]:
-        """Measure the validation classes before the first step; no random number of the training is drawn."""
+    def measure_untrained(self, part: str) -> dict[str, Any]:
+        """Measure a part before the first step; no random number of the training is drawn."""
         with torch.random.fork_rng(devices=[]):  # a loader with workers draws a seed
-            return self.measure("val")
+            return self.measure(part)
 
     def embed_training_images(self) -> Tensor:
         """Embeddings of the training images under the test view, by the current weights."""

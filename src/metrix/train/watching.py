@@ -31,8 +31,14 @@ class Watcher:
     def skipped(self, progress: Progress, why: str) -> None:
         """A step was skipped because its loss or gradient is not finite."""
 
-    def untrained(self, found: dict[str, Any]) -> None:
-        """The validation before the first step is done: the measures of the untrained network."""
+    def untrained(self, found: dict[str, Any], part: str) -> None:
+        """The untrained network was measured, before the first step.
+
+        Args:
+            found: the measures
+            part: `val`, the classes that select the epoch, or `test` where no classes are held out; then nothing is
+                selected by it
+        """
 
     def validated(self, progress: Progress, losses: list[float], found: dict[str, Any], better: bool) -> None:
         """A validation is done: the epoch's mean losses, the measures, and whether they are the best so far."""

@@ -84,8 +84,16 @@ class DrawnWatcher(Watcher):
         self.console.print(f"[yellow]skipped[/] {escape(why)}", highlight=False, soft_wrap=True)
         self.bars.update(self.tasks["train"], completed=progress.step)
 
-    def untrained(self, found: dict[str, Any]) -> None:
-        """Print the row of epoch 0."""
+    def untrained(self, found: dict[str, Any], part: str) -> None:
+        """Print the row of epoch 0; of test classes, a sentence, because no other row is on them."""
+        if part == "test":
+            self.console.print(
+                f"before training: Recall@1 {100 * found['recall']['1']:.1f} on {found['classes']:,} unseen classes; "
+                "no classes are held out to select an epoch",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return
         self._print_row(f"{0:>8}{0:>8}{'–':>8}{'–':>8}", found, "  untrained")
 
     def validated(self, progress: RunProgress, losses: list[float], found: dict[str, Any], better: bool) -> None:
@@ -106,7 +114,7 @@ class DrawnWatcher(Watcher):
         self.console.print(numbers + recall + remark, highlight=False)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
-        """Print Recall@K on the validation classes before and after training, and on unseen ones."""
+        """Print Recall@K before and after training: on the validation classes, if there are any, and on unseen ones."""
         self.close()
         Console().print(build_results_table(run.metrics(), results))
         if (peak := (results.get("peak_memory") or {}).get("bytes")) is not None:
@@ -148,6 +156,8 @@ def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any]) 
         if "val" in line and line["epoch"] in (0, best):
             what = "validation, untrained" if line["epoch"] == 0 else "validation, best"
             rows.append((what, str(line["epoch"]), line["val"]))
+    if (before := results.get("untrained_test")) is not None:
+        rows.append(("unseen classes, untrained", "0", before))
     epoch = best if best is not None else results.get("epochs")
     rows.append(("[bold]unseen classes[/]", "" if epoch is None else str(epoch), test))
     for what, number, found in rows:

@@ -72,6 +72,8 @@ def _build_tile(one: MeasuredRun) -> Tile:
     interval = found.intervals.get(name)
     details = [] if interval is None else [f"{100 * found.confidence:g} %: {_points(interval)}"]
     details += [f"{metric_name(key)} {100 * found.means[key]:.1f} %" for key in HEADLINE[1:] if key in found.means]
+    if one.untrained is not None and name == "recall@1":
+        details.append(f"untrained {100 * one.untrained['recall']['1']:.1f} %")
     detail = "; ".join(details)
     return Tile(f"{metric_name(name)}, {one.name}", f"{100 * found.means[name]:.1f} %", detail)
 
@@ -135,6 +137,9 @@ def _build_table(runs: Sequence[ReportedRun], resamples: int) -> Table:
         if one.retrieval.left_out:
             left_out = f"{one.retrieval.left_out:,}"
             notes.append(f"{one.name}: {left_out} queries left out, whose class has no other image.")
+        if one.untrained is not None:
+            recalls = ", ".join(f"Recall@{k} {100 * value:.1f}" for k, value in one.untrained["recall"].items())
+            notes.append(f"{one.name} before training, on the same classes: {recalls}. Nothing was selected by it.")
     if len(found) < len(runs):
         notes.append(
             "† as the run measured it at the end of training, on its own test images; it could not be measured again."
@@ -214,5 +219,6 @@ def metrics_to_dict(run: ReportedRun, differences: Differences) -> dict[str, Any
     against = differences.get(run.name)
     return {
         "evaluation": None if run.measured is None else run.measured.evaluation.to_dict(),
+        "untrained": None if run.measured is None else run.measured.untrained,
         "against": None if against is None else {"run": against[0], **against[1].to_dict()},
     }
