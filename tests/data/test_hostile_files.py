@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +97,42 @@ def test_decoding_takes_from_the_budget(tmp_path: Path, paint: Paint, monkeypatc
     )
     load_image(file)
     assert held == [1200]
+
+
+READ_WITH_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from metrix.data import images
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
+
+images._decoding.most = int(sys.argv[1])
+images.load_image(Path(sys.argv[2]), short_side=64)  # imports what decoding needs
+before = peak()
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(lambda file: images.load_image(Path(file), short_side=64), sys.argv[3:] * 3))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
+def test_memory_of_threads_stays_within_the_budget(tmp_path: Path, paint: Paint) -> None:
+    side = 2001
+    limit = side * side + 1
+    files = []
+    for mode in ("RGBA", "LA"):
+        files.append(tmp_path / f"{mode}.png")
+        Image.new(mode, (side, side)).save(files[-1], compress_level=1)
+    files.append(tmp_path / "wide.png")
+    Image.fromarray(np.zeros((side, side), np.uint16)).save(files[-1], compress_level=1)
+    small = paint(tmp_path / "small.png", size=(70, 70))
+    command = [sys.executable, "-c", READ_WITH_THREADS, str(limit), str(small), *map(str, files)]
+    environment = {**os.environ, "METRIX_MAX_PIXELS": str(limit)}
+    used = int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert used > 3 * limit, "nothing was decoded"
+    assert used < 24 * limit + 16 * 2**20, f"{used / limit:.1f} bytes per pixel of the limit"  # 16 MB for the threads
 
 
 def test_wide_grey_is_scaled_as_before(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import stat
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ ImageSource = Union[str, "os.PathLike[str]", IO[bytes], "Image.Image", NDArray[A
 # An explicit list, because Pillow would also try formats that run another program (EPS).
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 MAX_PIXELS = 89_478_485  # a quarter of a GB in three channels, the limit from which on Pillow warns
+LARGE = 4_000_000  # pixels from which on the memory of a decoded image is given back to the system at once
 HEIC_SUFFIXES = {".heic", ".heif"}
 SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
@@ -68,29 +70,37 @@ def load_image(path: Any, box: Box | None = None, short_side: int | None = None)
     >>> image.mode, image.size
     ('RGB', (40, 30))
     """
-    from PIL import Image
-
     try:
         _require_regular(path)
-        with Image.open(path, formats=readable_formats()) as file:
-            if short_side is not None and box is None:
-                # JPEG can be decoded at a half, a quarter or an eighth of its size, which is faster. At least twice
-                # the wanted length is kept, so that the final resize still filters well.
-                file.draft(None, (2 * short_side, 2 * short_side))
-            pixels = file.width * file.height
-            if pixels > max_pixels():
-                raise DataError(_describe_size(pixels))
-            with _decoding.hold(pixels):
-                file.load()
-                image = _convert_to_rgb(_rotate_upright(file))
-                if box is not None:
-                    image = _crop(image, box)
-                return image if short_side is None else _shrink(image, short_side)
+        with contextlib.ExitStack() as room:  # left after the variables of _decode, and so the memory, are gone
+            return _decode(path, box, short_side, room)
     except FileNotFoundError:
         raise ImageError(path, "no such file; it was moved or deleted") from None
     except Exception as error:
         # The decoders of Pillow raise all kinds of exceptions for damaged files.
         raise ImageError(path, _describe(error, path)) from error
+
+
+def _decode(path: Any, box: Box | None, short_side: int | None, room: contextlib.ExitStack) -> Image.Image:
+    """Decode an image as `load_image` does; `room` holds a part of the budget of pixels from then on."""
+    from PIL import Image
+
+    with Image.open(path, formats=readable_formats()) as file:
+        if short_side is not None and box is None:
+            # JPEG can be decoded at a half, a quarter or an eighth of its size, which is faster. At least twice
+            # the wanted length is kept, so that the final resize still filters well.
+            file.draft(None, (2 * short_side, 2 * short_side))
+        pixels = file.width * file.height
+        if pixels > max_pixels():
+            raise DataError(_describe_size(pixels))
+        room.enter_context(_decoding.hold(pixels))
+        if pixels >= LARGE:
+            room.callback(_return_freed_memory)
+        file.load()
+        image = _convert_to_rgb(_rotate_upright(file))
+        if box is not None:
+            image = _crop(image, box)
+        return image if short_side is None else _shrink(image, short_side)
 
 
 def read_pixels(image: ImageSource, *, short_side: int | None = None, grey_size: int | None = None) -> Tensor:
@@ -197,7 +207,25 @@ class PixelBudget:
         self.__init__(self.most)  # type: ignore[misc]
 
 
-_decoding = PixelBudget(MAX_PIXELS)  # up to 16 bytes per pixel are in use while an image is converted
+_decoding = PixelBudget(MAX_PIXELS)  # up to 24 bytes per pixel are in use while an image is converted
+
+
+def _return_freed_memory() -> None:
+    """Give freed memory back to the system; the allocator of Linux would keep it for each thread that freed some."""
+    if (trim := _find_malloc_trim()) is not None:
+        trim(0)
+
+
+@functools.cache
+def _find_malloc_trim() -> Any:
+    """The function `malloc_trim` of glibc; None elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_decoding.forget)
 
@@ -255,10 +283,9 @@ def _describe(error: Exception, path: Any) -> str:
 def _rotate_upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:
-        return image  # damaged EXIF data in an image that can be decoded
+    with contextlib.suppress(Exception):  # damaged EXIF data in an image that can be decoded
+        ImageOps.exif_transpose(image, in_place=True)  # else it would copy upright images too
+    return image
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:
@@ -270,14 +297,14 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image:
         )
     if image.mode == "I" or image.mode.startswith("I;16"):
         wide = np.asarray(image)
-        wide = wide if wide.dtype == np.uint16 else wide.clip(0, 65535)
-        return Image.fromarray((wide // 257).astype(np.uint8)).convert("RGB")
+        wide = wide.copy() if wide.dtype == np.uint16 else wide.clip(0, 65535)
+        wide //= 257  # in place, as what follows: large images decide how much memory is needed
+        return Image.fromarray(wide.astype(np.uint8)).convert("RGB")
     if "transparency" in image.info or image.mode in ("LA", "La", "PA", "RGBA", "RGBa"):
         if image.mode == "La":
             image = image.convert("LA")
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
 
 
