@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,28 @@ def test_asked_to_end(at: int, signum: signal.Signals, config: Config, tmp_path:
     _, progress = checkpoint.read(RunFolder(tmp_path / "run").last)
     assert progress.step == at  # the step under way is done and kept, no other was begun
     _same(train(resume=tmp_path / "run"), train(config, tmp_path / "whole"))
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A number of threads of torch, for one test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("pairs", ["pos-neg", "anc-neg"])
+@pytest.mark.parametrize("mixup", ["input", "feature", "embed"])
+def test_every_mixup_resumes_at_any_number_of_threads(
+    mixup: str, pairs: str, threads: int, small: Config, tmp_path: Path
+) -> None:
+    config = small.with_values({"mixup": [mixup], "pairs": [pairs], "max_steps": 4})
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", watcher=Sends(2, signal.SIGTERM))
+    assert torch.get_num_threads() == threads
+    _same(train(resume=tmp_path / "run"), whole)
 
 
 def test_before_training_a_request_is_obeyed_at_once(config: Config, tmp_path: Path) -> None:
