@@ -3,8 +3,8 @@
 Each point disturbs one job: training with its various states, in one process or two, embed, evaluate, index, report or
 reproduce. At a change of the file system, or at a random time, all its processes are killed (SIGKILL), or one of them,
 or all are asked to end (SIGTERM); or a change or a single write fails, or writes less than it was given; or files may not
-become longer than some bytes; or (as root) the disk is small. Two hours later, by the times of the files, the command is
-repeated (a run is resumed), and what it leaves must be what the undisturbed job leaves, bit for bit, with no temporary files. Anything else is a loss.
+become longer than some bytes; or (as root) the disk is small. Then the command is repeated (a run is resumed), and what
+it leaves must be what the undisturbed job leaves, bit for bit, with no temporary files. Anything else is a loss.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,10 +27,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faults.disturbing import Disturbance, Ended, load_shim, preload_shim, start
+from faults.disturbing import Disturbance, Ended, load_shim, preload_shim, remove_shim, start
 from faults.jobs import JOBS, Job, Place, train_command
 from faults.material import write_photos
-from metrix.files import ABANDONED, is_temporary
+from metrix.files import is_temporary
 
 ROOM = 64 * 2**20  # bytes of a small disk after it was enlarged
 
@@ -103,9 +104,6 @@ def try_point(place: Place, job: Job, disturbances: list[Disturbance], expected:
             return True, f"it ended with {ended.codes}:\n{ended.errors[-1500:]}"
         if one.kind == "full":
             mount("-o", f"remount,size={ROOM}", str(place.folder))
-    an_hour_ago = time.time() - 2 * ABANDONED
-    for name in leftovers(place):
-        os.utime(place.folder / name, (an_hour_ago, an_hour_ago))
     ended = start(place.folder, job.command(place), job.processes, Disturbance())
     if ended.failed:
         return hit, f"repeating it ended with {ended.codes}: {ended.errors[-1500:]}"
@@ -216,10 +214,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     names = options.jobs.split(",")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves through the blocks that remove what is temporary
     if load_shim() is None:
-        with tempfile.TemporaryDirectory(prefix="chaos") as text:
-            preload_shim(Path(text), list(arguments))  # does not come back if it can be compiled
+        preload_shim(list(arguments))  # does not come back if it can be compiled
         print("no C compiler: single writes that fail are not tried", flush=True)
+    with remove_shim():
+        return try_somewhere(options, names, seed)
+
+
+def try_somewhere(options: argparse.Namespace, names: list[str], seed: int) -> int:
+    """Try points in a folder that is removed at the end."""
     memory = Path("/dev/shm")  # nothing here is about surviving a loss of power: fsync need not take time
     parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
     with tempfile.TemporaryDirectory(prefix="chaos", dir=parent, ignore_cleanup_errors=True) as text:

@@ -18,7 +18,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,16 +101,28 @@ def load_shim() -> Any:
     return ctypes.CDLL(path) if path else None
 
 
-def preload_shim(folder: Path, again: list[str]) -> None:
+def preload_shim(again: list[str]) -> None:
     """Start the program again with the library preloaded, if it can be compiled; `again` are its arguments."""
-    compiler, library = shutil.which("cc"), folder / "failing_writes.so"
+    compiler = shutil.which("cc")
     if SHIM in os.environ or compiler is None or not sys.platform.startswith("linux"):
         return
-    source = Path(__file__).with_name("failing_writes.c")
-    built = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], capture_output=True)
-    if built.returncode == 0:
-        environment = {**os.environ, "LD_PRELOAD": str(library), SHIM: str(library)}
-        os.execve(sys.executable, [sys.executable, "-m", "faults", "chaos", *again], environment)
+    with tempfile.TemporaryDirectory(prefix="chaos") as folder:  # execve keeps it: see remove_shim
+        library = Path(folder) / "failing_writes.so"
+        source = Path(__file__).with_name("failing_writes.c")
+        built = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], capture_output=True)
+        if built.returncode == 0:
+            environment = {**os.environ, "LD_PRELOAD": str(library), SHIM: str(library)}
+            os.execve(sys.executable, [sys.executable, "-m", "faults", "chaos", *again], environment)
+
+
+@contextlib.contextmanager
+def remove_shim() -> Iterator[None]:
+    """Remove the folder of the preloaded library, if there is one, at the end of the block."""
+    try:
+        yield
+    finally:
+        if path := os.environ.get(SHIM):
+            shutil.rmtree(Path(path).parent, ignore_errors=True)
 
 
 def start(folder: Path, command: list[str], processes: int, disturbance: Disturbance) -> Ended:
@@ -121,6 +135,7 @@ def start(folder: Path, command: list[str], processes: int, disturbance: Disturb
         child = os.fork()
         if child == 0:
             with contextlib.suppress(BaseException):
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.setsid()
                 if processes > 1:
                     os.environ |= _as_torchrun(rank, processes, address)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from faults.material import SETTINGS
+from metrix.report.page.escaping import escape_markdown
 
 OF_PHOTOS: dict[str, Any] = {"data": "photos", "train_classes": None, "batch_size": 6}
 # Pooling by averages where features are mixed: the kernel of max pooling runs on OpenMP, which must not be forked.
@@ -91,8 +92,10 @@ def _varies(key: str) -> bool:
 def read_files(*patterns: str) -> Callable[[Place], dict[str, Any]]:
     def read(place: Place) -> dict[str, Any]:
         files = sorted(file for pattern in patterns for file in place.folder.glob(pattern) if file.is_file())
-        own = str(place.folder).encode()  # some files name the run that they belong to; a page has tables in base64
-        texts = {str(file.relative_to(place.folder)): file.read_bytes().replace(own, b"") for file in files}
+        # Some files name the run that they belong to, in Markdown with a backslash before "_".
+        own = b"|".join(re.escape(path.encode()) for path in (str(place.folder), escape_markdown(place.folder)))
+        texts = {str(file.relative_to(place.folder)): re.sub(own, b"", file.read_bytes()) for file in files}
+        # A page has tables in base64.
         return {name: re.sub(rb"data:text/csv;base64,[^\"]*", b"", text) for name, text in texts.items()}
 
     return read

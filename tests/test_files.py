@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from metrix.files import cache_folder, lock, write_atomically, write_json, write_text
+from metrix.files import (
+    cache_folder,
+    is_temporary,
+    lock,
+    mark_used,
+    remove_temporaries,
+    write_atomically,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
@@ -86,3 +96,44 @@ def test_what_a_killed_process_left_of_a_file_goes_with_the_next_write(tmp_path:
     assert recent.exists()  # perhaps another process writes it just now
     assert other.exists()
     assert own.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="whether a process runs is only asked on POSIX")
+def test_what_a_process_left_goes_at_once_when_it_is_known_to_have_ended(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from metrix.files import write_atomically\n"
+        "write_atomically(Path(sys.argv[1]), lambda path: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    path = tmp_path / "a.json"
+    for clean in (lambda: write_json(path, {}), lambda: mark_used(path), lambda: remove_temporaries(tmp_path, 86400)):
+        assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -signal.SIGKILL
+        (left,) = (file for file in tmp_path.iterdir() if file != path)
+        assert is_temporary(left)
+        clean()
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_running_process_writes_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+
+    def write(temporary: Path) -> None:
+        temporary.write_text("half")
+        write_json(path, {})
+        mark_used(path)
+        remove_temporaries(tmp_path, older_than=60)
+        assert temporary.read_text() == "half"
+        temporary.write_text("whole")
+
+    write_atomically(path, write)
+    assert path.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_process_elsewhere_left_goes_after_an_hour(tmp_path: Path) -> None:
+    left = tmp_path / f".a.json.0a1b2c3d-000000-{2**22 + 1:x}"  # no number of a process here
+    left.write_text("half")
+    write_json(tmp_path / "a.json", {})
+    assert left.exists()
+    os.utime(left, (time.time() - 7200,) * 2)
+    write_json(tmp_path / "a.json", {})
+    assert not left.exists()

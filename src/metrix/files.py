@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
+import hashlib
 import json
 import os
 import re
 import secrets
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,8 +36,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file such that it appears under its name complete, or not at all.
 
     A reader, or a crash at any moment, finds the previous content or the new one, never a part. The file gets
-    the permissions of any new file (the umask decides). What a killed process left of the same file is deleted, once
-    it is an hour old.
+    the permissions of any new file (the umask decides). What a killed process left of the same file is deleted: see
+    `remove_abandoned`.
 
     Args:
         path: the file to write; its folder must exist.
@@ -46,7 +49,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     >>> [file.name for file in folder.iterdir()]
     ['a.bin']
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}-{_here()}-{os.getpid():x}")
     try:
         with temporary.open("wb") as file:
             permissions = os.fstat(file.fileno()).st_mode & 0o777
@@ -58,16 +61,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    _remove_abandoned(path)
+    remove_abandoned(path)
 
 
 def mark_used(path: Path) -> None:
-    """Note on a cached file that it was used now, for `metrix cache prune`; systems may not note reading."""
+    """Note on a cached file that it was used now, for `metrix cache prune`; systems may not note reading.
+
+    As nothing is written again, this is also the moment to delete what killed processes left of this file.
+    """
     with contextlib.suppress(OSError):
         os.utime(path)
+    remove_abandoned(path)
 
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(?:-(?P<where>[0-9a-f]{6})-(?P<process>[0-9a-f]+))?")
 
 
 def is_temporary(path: Path) -> bool:
@@ -82,12 +89,15 @@ def is_temporary(path: Path) -> bool:
 ABANDONED = 3600.0  # seconds after which an unfinished file that nobody has written to is that of a killed process
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Delete what killed processes left of earlier attempts to write this file."""
-    for other in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        with contextlib.suppress(OSError):
-            if is_temporary(other) and time.time() - other.stat().st_mtime > ABANDONED:
-                other.unlink()
+def remove_abandoned(path: Path) -> None:
+    """Delete what killed processes left of earlier attempts to write this file.
+
+    The name of an unfinished file says which process writes it: if that ended, the file is deleted at once. If it
+    cannot be known (another machine or container shares the folder), the file is deleted once it is an hour old.
+    """
+    with contextlib.suppress(OSError):
+        for other in path.parent.glob(f".{glob.escape(path.name)}.*"):
+            _remove_if_abandoned(other, ABANDONED)
 
 
 def remove_temporaries(folder: Path, older_than: float = 0.0) -> None:
@@ -95,14 +105,49 @@ def remove_temporaries(folder: Path, older_than: float = 0.0) -> None:
 
     Args:
         folder: may be missing.
-        older_than: age in seconds from which on files are deleted; 0 is for folders that no other process writes to.
+        older_than: age in seconds from which on files are deleted whose writer may still run; 0 is for folders that
+            no other process writes to.
     """
     if not folder.is_dir():
         return
     for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if is_temporary(path) and path.is_file() and time.time() - path.stat().st_mtime >= older_than:
-                path.unlink()
+        _remove_if_abandoned(path, older_than)
+
+
+def _remove_if_abandoned(path: Path, older_than: float) -> None:
+    """Delete an unfinished file whose writer has ended, or that is `older_than` seconds old."""
+    matched = _TEMPORARY.fullmatch(path.name)
+    with contextlib.suppress(OSError):
+        if matched is None or not path.is_file():
+            return
+        ended = matched["where"] == _here() and not _is_running(int(matched["process"], 16))
+        if ended or time.time() - path.stat().st_mtime >= older_than:
+            path.unlink()
+
+
+@functools.cache
+def _here() -> str:
+    """Six digits for where process numbers mean the same: this machine since it started, and this container."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), os.readlink("/proc/self/ns/pid")]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:6]
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process of this machine may still run; True if that cannot be known."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's
+        return True
+    with contextlib.suppress(OSError):  # a zombie has ended, although nobody has asked how
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        return state[:1] not in ([b"Z"], [b"X"])
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

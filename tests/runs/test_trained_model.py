@@ -48,6 +48,29 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(finished: RunFolder) -> N
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
 
 
+def test_a_write_that_fails_leaves_no_blocks(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: EmbeddingBlocks, number: int, vectors: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(EmbeddingBlocks, "write", fail)  # not of blocks in memory, which have their own
+    with pytest.warns(MetrixWarning, match="Input/output error"):
+        open_run(finished.path).embed("test")
+    assert [file.name for file in (finished.path / "embeddings").iterdir()] == []
+
+
+def test_what_is_left_beside_kept_embeddings_is_removed(finished: RunFolder) -> None:
+    model = open_run(finished.path)
+    model.embed("test")
+    (kept,) = (finished.path / "embeddings").glob("*.safetensors")
+    dataset = model.open_data()
+    key = model.embeddings_key(dataset, model.select_part(dataset, "test"))
+    blocks = kept.with_name(f".test-{key[:16]}")
+    blocks.mkdir()
+    (blocks / "00000000.npy").write_bytes(b"half")
+    model.embed("test")
+    assert not blocks.exists()
+
+
 def test_a_run_that_is_not_finished_has_no_model_but_an_initial_one(small: Config, tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.start(small, "fingerprint")

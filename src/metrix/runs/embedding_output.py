@@ -22,7 +22,7 @@ from metrix.data import Dataset, Part, glyphs
 from metrix.data.layouts import LAYOUTS
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, unknown_choice
-from metrix.files import describe_failure, lock, write_json
+from metrix.files import describe_failure, lock, remove_abandoned, write_json
 from metrix.messages import first_few
 from metrix.model.engines import (
     AUTO,
@@ -114,7 +114,7 @@ def write_embeddings(
     blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{_with_engine(key, wanted)[:16]}"), len(part))
     if before is not None and _is_of(before, key, wanted):
         if share[1] == 1:
-            blocks.remove()  # left by a process that was killed after it wrote the output
+            _remove_leftovers(output, blocks)
         return WrittenEmbeddings(output, before)
     if output.exists() and not overwrite:
         raise InvalidInput(f"{output} already exists with other content: choose another name, or give --overwrite")
@@ -148,6 +148,13 @@ def write_embeddings(
             _write_numpy(output, dataset, part, blocks, about)
         blocks.remove()
     return WrittenEmbeddings(output, about)
+
+
+def _remove_leftovers(output: Path, blocks: EmbeddingBlocks) -> None:
+    """Delete what processes left that were killed before or after the output was written by another one."""
+    blocks.remove()
+    for suffix in {output.suffix, ".csv", ".json"}:
+        remove_abandoned(output.with_suffix(suffix))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,7 +22,7 @@ from metrix import data
 from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
-from metrix.files import describe_failure
+from metrix.files import describe_failure, remove_abandoned
 from metrix.model import Embedder
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.model.mlp import MLP_BACKBONE
@@ -265,6 +266,9 @@ class TrainedModel:
         vectors = _read_kept(kept, key)
         if vectors is None:
             vectors = self._embed_and_keep(dataset, part, kept, key)
+        elif self.share[1] == 1:  # perhaps of a process that was killed after it wrote them
+            remove_abandoned(kept)
+            shutil.rmtree(_blocks_folder(kept, key), ignore_errors=True)
         return PartEmbeddings(vectors, labels, images)
 
     def _embed_and_keep(self, dataset: Dataset, part: Part, kept: Path, key: str) -> NDArray[np.float32]:
@@ -276,6 +280,8 @@ class TrainedModel:
                 MetrixWarning,
                 stacklevel=4,
             )
+        if self.share[1] == 1:
+            shutil.rmtree(_blocks_folder(kept, key), ignore_errors=True)  # those that could be written
         blocks = BlocksInMemory(len(part))
         self.fill_blocks(blocks, dataset, part)
         return blocks.read_all()
@@ -284,7 +290,7 @@ class TrainedModel:
         from safetensors.numpy import save_file
 
         kept.parent.mkdir(exist_ok=True)
-        blocks = EmbeddingBlocks(kept.parent / f".{kept.stem}-{key[:16]}", len(part))
+        blocks = EmbeddingBlocks(_blocks_folder(kept, key), len(part))
         blocks.folder.mkdir(exist_ok=True)
         self.fill_blocks(blocks, dataset, part, self.share)
         if self.share[1] > 1:
@@ -314,6 +320,11 @@ def fingerprint_images(dataset: Dataset, part: Part) -> str:
         vectors=None if whole.vectors is None else whole.vectors[at],
     )
     return only.fingerprint()
+
+
+def _blocks_folder(kept: Path, key: str) -> Path:
+    """Where embeddings are collected before they are kept in one file."""
+    return kept.parent / f".{kept.stem}-{key[:16]}"
 
 
 def _split(rows: range, at_once: int | None) -> list[list[int]]:
