@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium docs wheel wheel-test bench fuzz chaos soak clean
+.PHONY: demo test check chromium docs wheel wheel-test results bench fuzz chaos soak clean
 
 demo: .venv/.installed
 	$(BIN)/metrix demo $(ARGS)
@@ -44,6 +44,10 @@ wheel-test: wheel
 	build/wheel-env/bin/pip install --quiet --constraint constraints.txt \
 		"$$(echo dist/metrix-*.whl)[search,report,serve,tensorboard,onnx,milvus]" pytest httpx hypothesis
 	cd build && METRIX_WHEEL=1 OMP_NUM_THREADS=1 wheel-env/bin/python -m pytest --rootdir .. -c ../pyproject.toml $(addprefix ../,$(WHEEL_TESTS))
+
+# The tables and the figure of docs/results.md, from the runs in docs/measured/
+results: .venv/.installed
+	$(BIN)/python docs/measured/tables.py
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,51 @@
+"""The tables of docs/results.md are those of the measured runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/results.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measured_tables", ROOT / "docs/measured/tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- ([a-z-]+) -->", PAGE))
+def test_a_table_is_that_of_the_runs(tables: ModuleType, name: str) -> None:
+    text = tables.write_table(name, tables.read_rows())
+    assert text.count("\n") >= 3, "a table has at least two rows"
+    assert f"<!-- {name} -->\n\n{text}\n" in PAGE
+
+
+def test_every_table_is_on_the_page(tables: ModuleType) -> None:
+    assert {row.table for row in tables.read_rows()} == set(re.findall(r"<!-- ([a-z-]+) -->", PAGE))
+
+
+def test_a_gain_is_the_mean_of_paired_differences(tables: ModuleType) -> None:
+    clean = tables.Row("t", "30", "clean", "", {"0": {"recall@1": "70"}, "1": {"recall@1": "72"}})
+    mixed = tables.Row("t", "30", "feature", "clean", {"1": {"recall@1": "75"}, "0": {"recall@1": "71"}})
+    found = tables.gain(mixed, [clean, mixed])
+    assert found.values == (1.0, 3.0)
+    assert "| 30 | feature | 73.0 (71.0, 75.0) | +2.0 ± 12.7 |" in tables.write_table("t", [clean, mixed])
+
+
+def test_the_figure_has_a_point_for_each_number_of_classes(tables: ModuleType, tmp_path: Path) -> None:
+    tables.draw_figure(tables.read_rows(), tmp_path / "figure.svg")
+    drawn = (tmp_path / "figure.svg").read_text("utf-8")
+    assert "glyphs, multi-similarity" in drawn
+    assert "training classes" in drawn
