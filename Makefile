@@ -42,7 +42,7 @@ WHEEL_TESTS ?= tests/cli tests/report tests/explore/test_service.py tests/search
 wheel-test: wheel
 	rm -rf build/wheel-env && $(PYTHON) -m venv build/wheel-env
 	build/wheel-env/bin/pip install --quiet --constraint constraints.txt \
-		"$$(echo dist/metrix-*.whl)[search,report,serve,tensorboard,onnx,milvus]" pytest httpx hypothesis
+		"$$(echo dist/metrix-*.whl)[search,report,serve,tensorboard,onnx,milvus]" pytest pytest-xdist httpx hypothesis
 	cd build && METRIX_WHEEL=1 OMP_NUM_THREADS=1 wheel-env/bin/python -m pytest --rootdir .. -c ../pyproject.toml $(addprefix ../,$(WHEEL_TESTS))
 
 # The tables and the figure of docs/results.md, from the runs in docs/measured/

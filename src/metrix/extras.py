@@ -25,6 +25,7 @@ EXTRAS = {  # the module that is imported: the extra of metrix that installs it
     "pymilvus": "milvus",
     "milvus_lite": "milvus",
     "pillow_heif": "heic",
+    "sentence_transformers": "text",
 }
 
 

@@ -232,3 +232,17 @@ def test_mistakes(
     refused("threshold", run, "--precision", 1.5, words=("fraction between 0 and 1",))
     refused("threshold", run, "--precision", 0.9, "--far", 0.1, words=("--precision and --far",))
     refused("evaluate", run, "--rerank", "--approximate", "--no-clustering", words=("--approximate",))
+
+
+def test_a_list_of_queries_relative_to_a_root(metrix: Any, index: Path, photos: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.txt"
+    queries.write_text("kind 0/1.jpg\nkind 1/2.jpg\n", encoding="utf-8")
+    outcome = metrix("search", index, queries, "--root", photos, "-k", 2, "--json")
+    assert outcome.code == 0, outcome.err
+    assert [one["query"] for one in outcome.json["queries"]] == [
+        str(photos / "kind 0/1.jpg"),
+        str(photos / "kind 1/2.jpg"),
+    ]
+    outcome = metrix("search", index, "--id", "kind 0/1.jpg", "--root", photos)
+    assert outcome.code == 2
+    assert "--root: expected with images to search with, got --id" in outcome.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from metrix.report.page import Value
 from metrix.reproduce import paper
 from metrix.reproduce.cells import CellStore
 from metrix.reproduce.datasets import ReproductionData
-from metrix.reproduce.grid import Experiment, Grid, Spread
+from metrix.reproduce.duration import Size, count_images
+from metrix.reproduce.grid import Experiment, Grid, Spread, build_grid
 from metrix.reproduce.items import ITEMS, choose_items
 from metrix.reproduce.page import Reproduced, _summarise
 from metrix.reproduce.tables import build_recall_table, paper_gain
+from tests.photos import write_photos
 from tests.reproduce.conftest import MINI, TINY
 
 CLEAN, MIXED = {"loss": "contrastive"}, {"loss": "contrastive", "mixup": ["feature"]}
@@ -137,3 +140,30 @@ def test_gains_of_the_paper_are_as_printed_or_differences() -> None:
 def test_items_by_name() -> None:
     assert choose_items(["all"]) == list(ITEMS)
     assert [item.name for item in choose_items(["tsne", "main", "tsne"])] == ["tsne", "main"]
+
+
+def test_the_grid_reads_a_manifest_as_training_does(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "disk" / "photos", classes=4, per_class=2)
+    rows = [f"{path.relative_to(photos)},{path.parent.name}" for path in sorted(photos.rglob("*.jpg"))]
+    manifest = tmp_path / "lists" / "own.csv"
+    manifest.parent.mkdir()
+    manifest.write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    grid = build_grid([f"own={manifest}"], 1, {"root": str(photos), "max_bad": 2.0}, tmp_path / "grid")
+    (cell,) = grid.cells(Experiment(CLEAN, grid.datasets[0]))
+    assert (cell.config.data.root, cell.config.data.max_bad) == (str(photos), 2.0)
+    assert count_images(grid.datasets[0]) == Size(4, 4, 2)
+
+    moved = shutil.move(photos, tmp_path / "moved")
+    again = build_grid([f"own={manifest}"], 1, {"root": str(moved), "max_bad": 2.0}, tmp_path / "grid")
+    assert again.cells(Experiment(CLEAN, again.datasets[0]))[0].key == cell.key  # the same images elsewhere
+
+
+def test_the_grid_follows_links_if_asked(tmp_path: Path) -> None:
+    write_photos(tmp_path / "elsewhere", classes=4, per_class=2)
+    (tmp_path / "photos").mkdir()
+    for folder in (tmp_path / "elsewhere").iterdir():
+        (tmp_path / "photos" / folder.name).symlink_to(folder)
+    for follow in (True, False):
+        grid = build_grid([f"own={tmp_path / 'photos'}"], 1, {"follow_links": follow}, tmp_path / "grid")
+        assert grid.datasets[0].catalogue.follow_links is follow
+        assert grid.cells(Experiment(CLEAN, grid.datasets[0]))[0].config.data.follow_links is follow

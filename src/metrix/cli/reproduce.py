@@ -217,7 +217,17 @@ def _command(
     words += [] if seeds is None else [f"--seeds={seeds}"]
     words += ["--quick"] if quick else []
     words += [] if budget is None else [f"--budget={budget}"]
-    for key, value in flags.items():
-        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        words.append(f"--{key.replace('_', '-')}={text}")
+    words += [_flag(key.replace("_", "-"), value) for key, value in flags.items()]
     return shlex.join(words)
+
+
+def _flag(name: str, value: Any) -> str:
+    """A flag as it is written on the command line.
+
+    >>> _flag("ks", [1, 2]), _flag("hidden", []), _flag("follow-links", True), _flag("sync-bn", False)
+    ('--ks=1,2', '--hidden=none', '--follow-links', '--no-sync-bn')
+    """
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    text = ",".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
+    return f"--{name}={text}"

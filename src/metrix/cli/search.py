@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.reading import PANEL, FollowLinks, parse_max_bad
+from metrix.cli.reading import PANEL, FollowLinks, Root, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def search(
             show_default=False,
         ),
     ] = None,
+    root: Root = None,
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
@@ -87,7 +88,9 @@ def search(
             raise InvalidInput(f"{', '.join(misplaced)}: expected with a query, got {given[0]}; leave it out")
         _clean(opened, duplicates, k, same, threshold, html, json_output)
         return
-    reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
+    if root is not None and not queries:
+        raise InvalidInput(f"--root: expected with images to search with, got {given[0]}; leave it out")
+    reading = {"max_bad": parse_max_bad(max_bad), "root": root, "follow_links": follow_links}
     _find(
         opened, queries, ids, vector, k, where or [], expand, rerank, same, threshold, run, reading, html, json_output
     )

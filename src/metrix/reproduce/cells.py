@@ -60,6 +60,7 @@ def make_cell(config: Config, data: ReproductionData) -> Cell:
     for section, keys in _NOT_IN_KEY.items():
         for key in keys:
             del nested[section][key]
+    nested["data"]["root"] = None  # a place, too; the fingerprint tells the images
     text = json.dumps([nested, data.fingerprint, code_version()], sort_keys=True)
     method = config.loss.loss if config.train.scheme == "none" else config.train.scheme
     mixed = f" + {config.mixing.describe()}" if config.mixing.mixup else ""

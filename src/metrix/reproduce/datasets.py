@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metrix.errors import InvalidInput, unknown_choice
 from metrix.reproduce.paper import DATASETS, Recipe
 from metrix.train import presets
 from metrix.train.config import Config, LossChoice
 from metrix.train.names import LOSSES
+
+if TYPE_CHECKING:
+    from metrix.data.catalogue import Catalogue
 
 GLYPHS = ("glyphs", "glyphs-mini")
 PAPER_DIM, PAPER_BATCH = 512, 100
@@ -34,6 +37,8 @@ class ReproductionData:
 
     name: str
     spec: str
+    root: str | None = None
+    follow_links: bool = False
 
     @property
     def in_paper(self) -> bool:
@@ -50,16 +55,27 @@ class ReproductionData:
         """Identifies the images themselves, independently of the folder they are in."""
         if self.spec in GLYPHS:
             return self.spec
+        return self.catalogue.fingerprint()
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """Its images, classes and parts."""
         from metrix.data.opening import read_catalogue
 
-        return read_catalogue(self.spec, layout=self.name if self.in_paper else None).fingerprint()
+        layout = self.name if self.in_paper else None
+        return read_catalogue(self.spec, layout=layout, root=self.root, follow_links=self.follow_links)
 
 
-def choose_data(given: Sequence[str]) -> list[ReproductionData]:
+def choose_data(given: Sequence[str], root: str | None = None, follow_links: bool = False) -> list[ReproductionData]:
     """Parse the values of `--data NAME=PATH`; without any, the dataset is glyphs.
 
+    Args:
+        given: the values.
+        root: the folder that the paths of a manifest are relative to.
+        follow_links: follow symbolic links that lead out of the folder of the data.
+
     >>> choose_data(["digits=glyphs-mini"])
-    [ReproductionData(name='digits', spec='glyphs-mini')]
+    [ReproductionData(name='digits', spec='glyphs-mini', root=None, follow_links=False)]
     """
     found: dict[str, ReproductionData] = {}
     for text in given:
@@ -78,7 +94,7 @@ def choose_data(given: Sequence[str]) -> list[ReproductionData]:
             place = Path(spec.partition(":")[2] or spec).expanduser()
             if not place.exists():
                 raise InvalidInput(f"--data {text}: expected a folder or a manifest, but {place} does not exist")
-        found[name] = ReproductionData(name, spec)
+        found[name] = ReproductionData(name, spec, root, follow_links)
     return list(found.values()) or [ReproductionData("glyphs", "glyphs")]
 
 

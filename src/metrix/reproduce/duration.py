@@ -34,9 +34,7 @@ def count_images(data: ReproductionData) -> Size:
     """Count the images and classes of a dataset."""
     import numpy as np
 
-    from metrix.data.opening import read_catalogue
-
-    catalogue = read_catalogue(data.spec, layout=data.name if data.in_paper else None)
+    catalogue = data.catalogue
     train = catalogue.labels[catalogue.where("train")]
     return Size(len(train), len(catalogue) - len(train), len(np.unique(train)))
 

@@ -90,7 +90,7 @@ def build_grid(
         scale: The settings that a budget chose, in words.
     """
     count = seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
-    datasets = tuple(choose_data(data))
+    datasets = tuple(choose_data(data, changes.get("root"), bool(changes.get("follow_links"))))
     grid = Grid(datasets, tuple(range(count)), {**(QUICK if quick else {}), **changes}, CellStore(folder), quick, scale)
     grid.check()
     return grid

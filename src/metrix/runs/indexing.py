@@ -125,8 +125,7 @@ def list_for_model(
 ) -> ImageList:
     """The images that a user named (see `list_images`), as the model reads those of its own data."""
     if model.embedder.takes_vectors:
-        if root is not None:
-            raise InvalidInput(f"--root: expected images, got vectors, which {model.run.path} was trained on")
+        _refuse_root(model, root)
         return list_vectors(images, model)
     return list_images(
         images,
@@ -137,6 +136,11 @@ def list_for_model(
         workers=model.config.data.workers or None,
         progress=lambda done, of: model.report("checking images", done, of),
     )
+
+
+def _refuse_root(model: TrainedModel, root: Path | None) -> None:
+    if root is not None:
+        raise InvalidInput(f"--root: expected images, got vectors, which {model.run.path} was trained on")
 
 
 @contextmanager
@@ -193,17 +197,20 @@ def embed_queries(
     index: Index,
     images: Sequence[str | os.PathLike[str]],
     *,
+    root: Path | None = None,
     max_bad: int | float | None = None,
     follow_links: bool = False,
 ) -> Queries:
     """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id.
 
-    With a model of vectors, they are files of vectors.
+    Relative paths of a list or a manifest that are not beside it are looked for below `root`. With a model of vectors,
+    the queries are files of vectors.
     """
     if encoder.model.embedder.takes_vectors:
+        _refuse_root(encoder.model, root)
         names, vectors = embed_vector_files(images, encoder.model)
         return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
-    listed = list_images(images, max_bad=max_bad, follow_links=follow_links)
+    listed = list_images(images, root, max_bad=max_bad, follow_links=follow_links)
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
     files = [listed.root / split_id(name)[0] for name in listed.ids]
