@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 
@@ -11,10 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrix import Metrix, PoolLinear, losses
+from metrix import Metrix, MetrixWarning, PoolLinear, losses
 from metrix.core.compute import blocks, recompute
 from metrix.core.compute import max_plus as maxplus
 from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
+from metrix.core.loss import Loss
 from tests.losses_table import TABLE, WITH_KINDS
 
 N, DIM, CLASSES = 14, 6, 5
@@ -241,17 +243,38 @@ def test_explain_has_a_line_for_each_type():
     assert "all negatives" in text.splitlines()[1]
 
 
-@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.build(2, 2).row.one_positive])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_the_only_positive_is_the_sum_over_positives(name, mixed, monkeypatch):
+@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.roles == "proxy candidates"])
+@pytest.mark.parametrize("block", [False, True])
+def test_one_positive_is_the_sum_over_positives(name, block, monkeypatch):
+    """Random examples, those at the proxy of their class, and those opposite of it."""
     loss = TABLE[name].build(CLASSES, DIM)
-    x = double((N, DIM)).requires_grad_()
-    leaves = [x, *loss.parameters()]
+    if block:
+        monkeypatch.setattr(blocks, "HELD", 0)
+        monkeypatch.setattr(blocks, "BLOCK", 2 * CLASSES * loss.centers)
+    assert loss.row.of_exponentials
+    near = loss.proxies.detach()[LABELS * loss.centers]
+    for x in (double((N, DIM)), near + 1e-6 * double((N, DIM)), -near + 1e-3 * double((N, DIM))):
+        leaves = [x.requires_grad_(), *loss.parameters()]
+        found = value_and_gradients(loss(x, LABELS), leaves)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(loss), "totals_of", Loss.totals_of)
+            assert_same(found, value_and_gradients(loss(x, LABELS), leaves))
 
-    def evaluate():
-        value = Metrix(loss, mixup="embed").mixed(x, LABELS, 0.3, "pos-neg") if mixed else loss(x, LABELS)
-        return value_and_gradients(value, leaves)
 
-    over_all = evaluate()
-    monkeypatch.setattr("metrix.core.generic.SMALL", 0)
-    assert_same(evaluate(), over_all)
+def test_one_class_has_no_negatives():
+    with pytest.warns(MetrixWarning, match="a positive and a negative"):
+        assert losses.CosFace(1, 4)(torch.randn(3, 4), torch.zeros(3, dtype=torch.long)).item() == 0.0
+    assert losses.NormalizedSoftmax(1, 4)(torch.randn(3, 4), torch.zeros(3, dtype=torch.long)).item() == 0.0
+
+
+def test_one_positive_keeps_a_small_loss_and_its_gradient():
+    """In float32, log(1 + e^-30) is far below what the difference of two logarithms would leave of it."""
+    loss = losses.CosFace(3, 4)
+    with torch.no_grad():
+        loss.proxies.copy_(torch.eye(3, 4))
+    x = torch.eye(4)[:1].requires_grad_()
+    value = loss(x, torch.tensor([0]))
+    value.backward()
+    exact = 2.0 * math.exp(-64.0 * 0.65)
+    assert value.item() == pytest.approx(exact, rel=1e-5)
+    assert loss.proxies.grad.abs().max() == pytest.approx(64.0 * exact / 2, rel=1e-4)

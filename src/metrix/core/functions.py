@@ -88,7 +88,11 @@ class Exponential:
 
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
-        return torch.exp(self.scale * (x - self.margin))
+        return torch.exp(self.log(x))
+
+    def log(self, x: Tensor) -> Tensor:
+        """log ρ(x)."""
+        return self.scale * (x - self.margin if self.margin else x)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,11 @@ class ArcExponential:
 
     def __call__(self, x: Tensor) -> Tensor:
         """ρ(x)."""
-        return torch.exp(self.scale * self.exponent(x))
+        return torch.exp(self.log(x))
+
+    def log(self, x: Tensor) -> Tensor:
+        """log ρ(x)."""
+        return self.scale * self.exponent(x)
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,21 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metrix.core.functions import (
     ArcExponential,
     CircleExponential,
     Exponential,
     Log,
+    Log1p,
+    identity,
     log_sum,
     shares_exponential,
     two_log_sums,
 )
 
 Function = Callable[[Tensor], Tensor]
-# Similarities below which a sum over all candidates costs less than looking for the only positive.
-SMALL = 2**14
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class Row:
 
     `include_positive` puts positives in the negative sum too, with weight 1. `mean_positive` makes a mean, weighted
     by labels, of the positive sum. `each_positive` takes τ of each positive with the whole negative part,
-    τ(ρ⁺(s_p) + σ⁻(Σ ρ⁻)), and the mean of that, weighted by labels; σ⁺ has no part in it. `one_positive` says that
-    clean anchors have one positive, so that a sum over all candidates can be spared; other anchors may have more.
+    τ(ρ⁺(s_p) + σ⁻(Σ ρ⁻)), and the mean of that, weighted by labels; σ⁺ has no part in it.
     """
 
     tau: Function
@@ -55,7 +55,6 @@ class Row:
     include_positive: bool = False
     mean_positive: bool = False
     each_positive: bool = False
-    one_positive: bool = False
 
     @cached_property
     def needs_positive(self) -> bool:
@@ -74,6 +73,24 @@ class Row:
         if self.include_positive or not (isinstance(pos, Log) and isinstance(neg, Log)):
             return False
         return pos.sign == -neg.sign and self.rho_pos == self.rho_neg
+
+    @cached_property
+    def of_exponentials(self) -> bool:
+        """Whether both sums are of exponentials under a logarithm."""
+        return (
+            not (self.mean_positive or self.each_positive)
+            and isinstance(self.sigma_pos, Log | Log1p)
+            and isinstance(self.sigma_neg, Log | Log1p)
+            and isinstance(self.rho_pos, Exponential | ArcExponential)
+            and isinstance(self.rho_neg, Exponential)
+        )
+
+    @cached_property
+    def is_cross_entropy(self) -> bool:
+        """Whether it is cross-entropy where an anchor has one positive p: -log ρ(s_p) + log Σ ρ(s) over all."""
+        sigmas = self.sigma_pos, self.sigma_neg
+        one_rho = isinstance(self.rho_pos, Exponential) and self.rho_pos == self.rho_neg
+        return self.include_positive and self.tau is identity and sigmas == (Log(-1.0), Log()) and one_rho
 
 
 def _finite_at_zero(sigma: Function) -> bool:
@@ -109,11 +126,7 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
     An anchor without candidates, or with an empty sum under a logarithm, is not defined.
     """
     of_logs = getattr(row.sigma_pos, "of_log", None), getattr(row.sigma_neg, "of_log", None)
-    single = _only_positives(S, w.pos) if row.one_positive and S.numel() > SMALL else None
-    if single is not None:
-        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, *single)
-        neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
-    elif not row.mean_positive and None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
+    if not row.mean_positive and None not in of_logs and shares_exponential(row.rho_pos, row.rho_neg):
         logs = two_log_sums(S, w.pos, w.neg, row.rho_pos)  # type: ignore[arg-type]
         pos, neg = (of_log(z) for of_log, z in zip(of_logs, logs, strict=True))  # type: ignore[misc]
     else:
@@ -128,12 +141,6 @@ def terms(row: Row, S: Tensor, w: Weights) -> Terms:
         return Terms(pos, neg, has_pos & has_neg)
     defined = has_pos if row.needs_positive else has_neg if row.needs_negative else has_pos | has_neg
     return Terms(pos, neg, defined)
-
-
-def _only_positives(S: Tensor, pos: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Similarity and weight (anchors, 1) of the only positive of each anchor; None if one has several."""
-    weight, place = pos.max(-1, keepdim=True)
-    return (S.gather(1, place), weight) if bool((weight.squeeze(1) == pos.sum(-1)).all()) else None
 
 
 def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tensor:
@@ -202,6 +209,26 @@ def mean_over_anchors(row: Row, S: Tensor, w: Weights) -> Totals:
     losses, defined = loss_per_anchor(row, S, w)
     anchors = defined.sum()
     return Totals(losses.sum().reshape(1), anchors.reshape(1), anchors)
+
+
+def mean_with_one_positive(row: Row, S: Tensor, positive: Tensor) -> Totals:
+    """`mean_over_anchors` of a row `of_exponentials`, where each anchor has one positive and some negatives.
+
+    `positive` (anchors,) says which candidate it is; all others are negatives. Nothing is weighed and every anchor is
+    defined, which spares most of the operations.
+    """
+    exponents: Tensor = row.rho_neg.log(S)  # type: ignore[attr-defined]
+    if row.is_cross_entropy:
+        value = F.cross_entropy(exponents, positive, reduction="sum")
+    else:
+        place = positive.unsqueeze(1)
+        if not row.include_positive:
+            exponents = exponents.scatter(1, place, -torch.inf)
+        pos = row.sigma_pos.of_log(row.rho_pos.log(S.gather(1, place)))  # type: ignore[attr-defined]
+        neg = row.sigma_neg.of_log(exponents.logsumexp(1, keepdim=True))  # type: ignore[attr-defined]
+        value = row.tau(pos + neg).sum()
+    count = torch.full((1,), len(S), device=S.device)
+    return Totals(value.reshape(1), count, count[0])
 
 
 def mean_over_positives(row: Row, S: Tensor, w: Weights) -> Totals:

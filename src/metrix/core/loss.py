@@ -25,6 +25,7 @@ from metrix.core.generic import (
     Weights,
     loss_per_anchor,
     mean_over_anchors,
+    mean_with_one_positive,
     weights,
 )
 from metrix.core.labels import as_labels
@@ -95,15 +96,18 @@ class Loss(nn.Module):
         """The clean loss, and for how many anchors it is undefined, so that they were left out."""
 
         def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
-            part = sets.part(rows, anchors, candidates)
-            S, w = part.similarity, part.weights(self.row.include_positive)
-            if self.centers > 1:
-                S, w = self.nearest_center(S), Weights(*(x[:, :: self.centers] for x in w))
-            return self.reduce(self.row, S, w)
+            return self.totals_of(sets.part(rows, anchors, candidates))
 
         found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
         tensors = (sets.anchors, sets.candidates)
         return self.conclude(found, len(sets.anchors), *tensors, ranks=sets.ranks, part="clean loss")
+
+    def totals_of(self, sets: Sets) -> Totals:
+        """Sums and counts of the clean loss, all anchors at once."""
+        S, w = sets.similarity, sets.weights(self.row.include_positive)
+        if self.centers > 1:
+            S, w = self.nearest_center(S), Weights(*(x[:, :: self.centers] for x in w))
+        return self.reduce(self.row, S, w)
 
     def nearest_center(self, S: Tensor) -> Tensor:
         """Similarities to classes (anchors, classes) from those to candidates, of which a class has several or one."""
@@ -311,3 +315,10 @@ class ProxyCandidateLoss(ProxyLoss):
         anchors = embeddings if share is None else embeddings[rows]
         sets = Sets(anchors, proxies, labels[rows], classes, None, embeddings, labels, share, division.ranks)
         return replace(sets, relation=relation, proxies="candidates")
+
+    def totals_of(self, sets: Sets) -> Totals:
+        """Sums and counts of the clean loss; where labels are classes, an anchor has one positive."""
+        usual = self.row.of_exponentials and self.reduce is mean_over_anchors
+        if not usual or sets.relation is not None or len(sets.candidates) == self.centers:
+            return super().totals_of(sets)
+        return mean_with_one_positive(self.row, self.nearest_center(sets.similarity), sets.anchor_labels)

@@ -47,8 +47,7 @@ class NormalizedSoftmax(ProxyCandidateLoss):
     _shown = ("temperature",)
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 0.05) -> None:
-        row = nca_row(temperature, include_positive=True, one_positive=True)
-        super().__init__(row, random_proxies(num_classes, dim))
+        super().__init__(nca_row(temperature, include_positive=True), random_proxies(num_classes, dim))
         self.temperature = temperature
 
 
@@ -70,7 +69,7 @@ class MarginSoftmax(ProxyCandidateLoss):
         self, rho_pos: Function, num_classes: int, dim: int, margin: float, scale: float, centers: int = 1
     ) -> None:
         rho_neg = Exponential(check_number("scale", scale, above=0))
-        row = Row(softplus, Log(-1.0), Log(), rho_pos, rho_neg, one_positive=True)
+        row = Row(softplus, Log(-1.0), Log(), rho_pos, rho_neg)
         super().__init__(row, random_proxies(num_classes, dim, centers), centers=centers)
         self.margin, self.scale = margin, scale
 

@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 
-def nca_row(temperature: float, include_positive: bool, one_positive: bool = False) -> Row:
+def nca_row(temperature: float, include_positive: bool) -> Row:
     """The NCA rows: -log Σ⁺ e^{x/T} + log Σ⁻ e^{x/T}."""
     rho = Exponential(1.0 / check_number("temperature", temperature, above=0))
-    return Row(identity, Log(-1.0), Log(), rho, rho, include_positive, one_positive=one_positive)
+    return Row(identity, Log(-1.0), Log(), rho, rho, include_positive)
 
 
 def similarity_row(beta: float, gamma: float, margin: float, negative_margin: float, weighted: bool) -> Row:
