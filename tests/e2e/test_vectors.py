@@ -152,3 +152,41 @@ def test_export_gives_the_same_embeddings(run: Path, tmp_path: Path, metrix: Met
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
     (found,) = session.run(None, {session.get_inputs()[0].name: vectors})
     np.testing.assert_allclose(found, Embedder.load(run).encode(vectors), atol=1e-5)
+
+
+def test_tables_speak_of_vectors_and_of_the_network_before_training(
+    folder: Path, tmp_path: Path, metrix: Metrix
+) -> None:
+    outcome = metrix("train", folder / "vectors.npz", *SETTINGS, "--max-steps", "2", "-o", tmp_path / "r")
+    untrained = json.loads((tmp_path / "r" / "results.json").read_text())["untrained_test"]["recall"]["1"]
+    assert f"before training: Recall@1 {100 * untrained:.1f} on 30 unseen classes" in outcome.err
+    assert "240 vectors of 30 classes" in outcome.err
+    assert "unseen classes, untrained" in outcome.out
+    evaluated = metrix("evaluate", tmp_path / "r", "--bootstrap", "0")
+    indexed = metrix("index", tmp_path / "r", folder / "vectors.parquet", "-o", tmp_path / "i")
+    for said in (outcome.out, evaluated.out, indexed.out):
+        assert "vectors" in said
+        assert "images" not in said
+
+
+def test_a_report_on_vectors(run: Path, tmp_path: Path, metrix: Metrix) -> None:
+    made = metrix("report", run, "-o", tmp_path / "page.html", "--json")
+    assert made.code == 0, made.err
+    page = (tmp_path / "page.md").read_text()
+    assert "The data are vectors, which cannot be shown" in page
+    untrained = json.loads((run / "results.json").read_text())["untrained_test"]["recall"]["1"]
+    assert f"before training, on the same classes: Recall@1 {100 * untrained:.1f}" in page
+
+
+def test_the_page_on_a_run_of_vectors_lists_neighbours_without_pictures(run: Path) -> None:
+    testclient = pytest.importorskip("fastapi.testclient")
+    from metrix.explore.api import build_explorer
+
+    client = testclient.TestClient(build_explorer([run]), base_url="http://127.0.0.1")
+    about = client.get("/explore").json()["collections"][0]
+    assert (about["count"], about["uploads"]) == (240, False)
+    found = client.get("/explore/0/query", params={"row": 3, "k": 2}).json()
+    assert len(found["neighbours"]) == 2
+    assert found["query"]["id"].startswith("item ")
+    assert client.get("/explore/0/points", params={"map": "pca"}).status_code == 200
+    assert client.get("/explore/0/image/3").status_code == 404

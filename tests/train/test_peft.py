@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from metrix import Embedder
+from metrix.search import Index
 from metrix.train import train
 from metrix.train.config import Config
 from tests.photos import write_photos
@@ -57,3 +60,35 @@ def test_targets_without_adapters_are_refused(tmp_path):
     config = Config().with_values({**SETTINGS, "data": str(photos), "peft": "none"})
     with pytest.raises(ValueError, match="expected peft=lora"):
         train(config, tmp_path / "run")
+
+
+def test_embed_export_and_index_equal_the_model_in_memory(tmp_path, metrix):
+    photos = write_photos(tmp_path / "photos", classes=6, per_class=4)
+    config = Config().with_values({**SETTINGS, "data": str(photos), "max_steps": 3})
+    run = train(config, tmp_path / "run").path
+    table = _embed(metrix, run, photos, tmp_path / "exact.parquet", "torch")
+    files = [photos / path for path in table["path"]]
+    expected = Embedder.load(run).encode(files)
+    np.testing.assert_allclose(np.array(table["vector"]), expected, atol=1e-5)
+
+    torch.manual_seed(config.train.seed)
+    start = Embedder("test_vit", dim=8, pool="avg", image_size=32)
+    start.view = Embedder.load(run).view
+    assert np.abs(start.encode(files) - expected).max() > 1e-3  # the adapters are part of the embeddings
+
+    index = metrix("index", run, photos, "-o", tmp_path / "i")
+    assert index.code == 0, index.err
+    kept = Index.open(tmp_path / "i").get(table["path"]).vectors
+    np.testing.assert_allclose(kept, expected, atol=1e-5)
+
+    pytest.importorskip("onnxruntime")
+    exported = metrix("export", run, "--onnx", tmp_path / "m.onnx")
+    assert exported.code == 0, exported.err
+    by_file = _embed(metrix, run, photos, tmp_path / "onnx.parquet", tmp_path / "m.onnx")
+    np.testing.assert_allclose(np.array(by_file["vector"]), expected, atol=1e-4)
+
+
+def _embed(metrix, run, photos, output, engine):
+    outcome = metrix("embed", run, photos, "-o", output, "--engine", engine)
+    assert outcome.code == 0, outcome.err
+    return pq.read_table(output).to_pydict()

@@ -130,7 +130,7 @@ def evaluate_command(
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
     if run is not None:
         print_next(
-            (command("metrix", "report", run), "a page with curves and retrieved images"),
+            (command("metrix", "report", run), "a page with curves, measures and retrieved images"),
             (f"{command('metrix', 'compare', run)} OTHER", "is the difference to another run significant?"),
         )
 

@@ -86,7 +86,7 @@ def report_command(
         for place, paths in _group_by_folder(written, output.parent).items():
             text = escape(str(paths[0])) if len(paths) == 1 else f"{len(paths)} files in {escape(str(place))}"
             console.print(f"written: [cyan]{text}[/]", highlight=False)
-        print_next((command("metrix", "explore", *runs), "look at the images of the runs on a web page"))
+        print_next((command("metrix", "explore", *runs), "look at the test data of the runs on a web page"))
 
 
 def _group_by_folder(written: list[Path], pages: Path) -> dict[Path, list[Path]]:

@@ -100,18 +100,23 @@ def train_command(
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))
     elif not quiet and is_first():
-        _suggest(run.path, run.config.data.data)
+        _suggest(run.path, run.config)
 
 
-def _suggest(run: Path, data: str) -> None:
+def _suggest(run: Path, config: Config) -> None:
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.train.data_place import path_of
+    from metrix.train.vectors import name_examples
 
-    images = path_of(data) or data
+    data, examples = path_of(config.data.data) or config.data.data, name_examples(config)
+    shown = "a page with curves, measures" + (" and retrieved images" if examples == "images" else " and maps")
     print_next(
         (command("metrix", "evaluate", run), "all measures, with intervals"),
-        (command("metrix", "report", run), "a page with curves and retrieved images"),
-        (command("metrix", "index", run, images, "-o", "my.index"), "images to search in"),
+        (
+            command("metrix", "report", run),
+            shown,
+        ),
+        (command("metrix", "index", run, data, "-o", "my.index"), f"{examples} to search in"),
     )
 
 

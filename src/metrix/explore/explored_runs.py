@@ -69,7 +69,7 @@ def _collection(run: ReportedRun, measured: MeasuredRun, limits: Limits) -> Coll
         vectors=np.ascontiguousarray(vectors, dtype=np.float32),
         picture=picture,
         queries=0 if test.gallery is None else len(test.vectors),
-        embed=embed,
+        embed=None if model.embedder.takes_vectors else embed,
         about=_about(run, measured),
         key=str((test.about or {}).get("fingerprint", "")),
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from metrix import evaluate
 from metrix.core.relations import Relation
 from metrix.data.class_relations import describe_relation
+from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.vector_files import read_embeddings, read_labels
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Comparison, Retrieval
@@ -56,6 +57,11 @@ class Evaluation:
     retrieval: Retrieval
     clustering: Clustering | None
     refinement: Comparison | None = None  # of the refined search to the plain one, query by query
+
+    @property
+    def examples(self) -> str:
+        """What was measured, as tables call it: images, or vectors that a network was trained on."""
+        return "vectors" if self.about.get("layout") == VECTORS else "images"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

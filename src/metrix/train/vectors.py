@@ -20,6 +20,15 @@ def vector_length(dataset: Dataset) -> int | None:
     return None if vectors is None else int(vectors.shape[1])
 
 
+def name_examples(config: Config) -> str:
+    """What a run is trained on, as tables call it: images or vectors.
+
+    >>> name_examples(Config())
+    'images'
+    """
+    return "vectors" if config.model.backbone == MLP_BACKBONE else "images"
+
+
 def fit_network(config: Config, dataset: Dataset) -> tuple[Config, str]:
     """The configuration with a network that takes the data, and a sentence if it is not the one asked for.
 

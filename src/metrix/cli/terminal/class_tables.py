@@ -22,7 +22,7 @@ def build_class_tables(result: Evaluation) -> list[Table]:
     caption = "" if whole else "--per-class FILE.csv lists all classes"
     classes = Table(title=_title(summary.classes, whole), caption=caption or None, caption_justify="left")
     classes.add_column("class", overflow="fold")
-    for heading in ("images", *map(metric_name, names)):
+    for heading in (result.examples, *map(metric_name, names)):
         classes.add_column(heading, justify="right")
     classes.add_column("most confused with", overflow="fold")
     for rows in (summary.worst, list(reversed(summary.best))):

@@ -20,7 +20,8 @@ def build_index_table(path: Path, index: Index, embedded: int) -> Table:
     """Build a table of what an index holds."""
     manifest = index.manifest
     table = Table(title=escape(str(path)), show_header=False)
-    rows: dict[str, object] = {"images": f"{manifest.count:,}"}
+    examples = "images" if manifest.root is not None or manifest.data is not None else "vectors"
+    rows: dict[str, object] = {examples: f"{manifest.count:,}"}
     rows |= {"embedded now": f"{embedded:,}"} if embedded != manifest.count else {}
     rows |= {"skipped": f"{manifest.skipped:,}"} if manifest.skipped else {}
     rows |= {"dimension": manifest.dim, "kind": manifest.kind, "store": manifest.engine}

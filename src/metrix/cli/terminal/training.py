@@ -19,6 +19,7 @@ from metrix.train.checkpoint import Progress as RunProgress
 from metrix.train.collapse import describe_collapse
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder
+from metrix.train.vectors import name_examples
 from metrix.train.watching import Watcher
 
 
@@ -42,6 +43,7 @@ class DrawnWatcher(Watcher):
         )
         self.tasks: dict[str, TaskID] = {}
         self.began, self.images, self.validations = time.monotonic(), 0, 0
+        self.examples = "images"
 
     def preparing(self, what: str, done: int, of: int) -> None:
         """Draw a bar while images are checked or activations are computed."""
@@ -61,8 +63,9 @@ class DrawnWatcher(Watcher):
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
+        self.examples = name_examples(config)
         self.console.print(
-            f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} images of "
+            f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} {self.examples} of "
             f"{part.num_classes:,} classes; {escape(config.model.backbone)}, {escape(_describe_weights(config))}"
         )
         self.console.print(f"run [cyan]{escape(str(run.path))}[/]", highlight=False, soft_wrap=True)
@@ -76,7 +79,7 @@ class DrawnWatcher(Watcher):
         """Move the bar; show the clean and the mixed loss, and images per second."""
         self.images += images
         speed = self.images / max(1e-9, time.monotonic() - self.began)
-        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
+        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} {self.examples}/s"
         self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
 
     def skipped(self, progress: RunProgress, why: str) -> None:
@@ -116,7 +119,7 @@ class DrawnWatcher(Watcher):
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
         """Print Recall@K before and after training: on the validation classes, if there are any, and on unseen ones."""
         self.close()
-        Console().print(build_results_table(run.metrics(), results))
+        Console().print(build_results_table(run.metrics(), results, name_examples(run.config)))
         if (peak := (results.get("peak_memory") or {}).get("bytes")) is not None:
             of = results["peak_memory"]["of"]
             self.console.print(f"peak memory of {of}: {peak / 2**30:.2f} GiB", highlight=False)
@@ -136,7 +139,7 @@ class DrawnWatcher(Watcher):
             self.tasks.clear()
 
 
-def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any]) -> Table:
+def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any], examples: str = "images") -> Table:
     """Build the table at the end of a run: Recall@K of the unseen classes, and of the validations that lead there.
 
     Where labels have degrees, NDCG@K stands beside it.
@@ -144,11 +147,12 @@ def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any]) 
     Args:
         metrics: the lines of metrics.jsonl
         results: the content of results.json
+        examples: what the data are, images or vectors
     """
     test, best = results["test"], results.get("best_epoch")
     ks, degrees = list(test["recall"]), list(test.get("ndcg", {}))
     table = Table(title="Recall@K and NDCG@K in %" if degrees else "Recall@K in %")
-    table.add_column("images")
+    table.add_column(examples)
     for heading in ("epoch", *(f"R@{k}" for k in ks), *(f"NDCG@{k}" for k in degrees)):
         table.add_column(heading, justify="right")
     rows: list[tuple[str, str, dict[str, Any]]] = []

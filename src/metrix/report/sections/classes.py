@@ -45,7 +45,7 @@ def build_classes_section(runs: Sequence[ReportedRun]) -> Section:
 
 def _build_classes(run: MeasuredRun, summary: ClassSummary, several: bool) -> Table:
     measures = list_measures(run.retrieval)
-    columns = [Column("class"), Column("images"), *(Column(metric_name(key)) for key in measures)]
+    columns = [Column("class"), Column(run.evaluation.examples), *(Column(metric_name(key)) for key in measures)]
     columns += [Column("most confused with", text=True)]
     rows: list[list[Cell] | str] = []
     whole = len(summary.worst) + len(summary.best) == summary.classes

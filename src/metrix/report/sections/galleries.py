@@ -26,6 +26,9 @@ def build_galleries_section(runs: Sequence[ReportedRun], spec: str | None, queri
     for number, group in enumerate(groups, 1):
         if len(groups) > 1:
             blocks.append(Text(f"Test images of {', '.join(run.name for run in group)}:"))
+        if group[0].evaluation.examples == "vectors":
+            blocks.append(Text("The data are vectors, which cannot be shown; metrix explore lists neighbours.", "note"))
+            continue
         try:
             blocks += _build_galleries(group, spec, queries, seed, f"-{number}" if len(groups) > 1 else "")
         except MetrixError as error:
