@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from metrix import IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, SiMix, losses
 from metrix.core.objective import Clean, Objective
+from metrix.labels import ClassMatrix, Hierarchy, LabelSets
 from tests.losses_table import BASELINES, TABLE
 
 LABELS = {
@@ -59,6 +60,10 @@ def baseline(name: str, generator: torch.Generator) -> Objective:
     return Clean(loss)
 
 
+# labels that are positive to each other in degrees
+HIERARCHY = partial(Hierarchy, [0, 0, 1, 1, 2, 2], weight=0.4)
+LABEL_SETS = partial(LabelSets, [[1, 1, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0]])
+ALIKE = partial(ClassMatrix, [[1.0 - abs(a - b) / CLASSES for b in range(CLASSES)] for a in range(CLASSES)])
 # other objectives, and losses that are not of the generic form
 OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "i-mix input": lambda g: IMix(losses.Contrastive(), generator=g),
@@ -67,6 +72,12 @@ OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "proxy synthesis": lambda g: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM), generator=g),
     "simix": lambda g: SiMix(losses.RecallAtK(temperature=0.1), generator=g),
     "embed, expected": lambda g: Metrix(losses.SupCon(), "embed", lam_per="expected", lam_nodes=3, generator=g),
+    "hierarchy, clean": lambda g: Clean(losses.MultiSimilarity()).with_relation(HIERARCHY()),
+    "hierarchy, embed": lambda g: Metrix(losses.MultiSimilarity(), "embed", generator=g).with_relation(HIERARCHY()),
+    "label sets, embed": lambda g: Metrix(losses.Contrastive(), "embed", generator=g).with_relation(LABEL_SETS()),
+    "class matrix, proxies": lambda g: Metrix(
+        losses.ProxyAnchor(CLASSES, DIM), "embed", "pos-neg", generator=g
+    ).with_relation(ALIKE()),
     "memory": lambda g: remembering(Clean(losses.MultiSimilarity())),
     "memory, embed": lambda g: remembering(Metrix(losses.NCA(), "embed", "pos-neg", generator=g)),
     **{name: partial(baseline, name) for name in BASELINES},
