@@ -278,3 +278,12 @@ def test_one_positive_keeps_a_small_loss_and_its_gradient():
     exact = 2.0 * math.exp(-64.0 * 0.65)
     assert value.item() == pytest.approx(exact, rel=1e-5)
     assert loss.proxies.grad.abs().max() == pytest.approx(64.0 * exact / 2, rel=1e-4)
+
+
+def test_nca_with_one_factor_says_that_the_mixed_loss_has_no_gradient():
+    x, objective = double((N, DIM)).requires_grad_(), Metrix(losses.NCA(), "embed", "pos-neg", lam_per="batch")
+    with pytest.warns(MetrixWarning, match="lam_per='pair'"):
+        value = objective.mixed(x, LABELS)
+    assert torch.autograd.grad(value, x)[0].abs().max() < 1e-12
+    objective.mixed(x, LABELS)  # warnings are errors: it is said once
+    Metrix(losses.NCA(include_positive=True), "embed", "pos-neg", lam_per="batch").mixed(x, LABELS)

@@ -56,5 +56,5 @@ if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", message=".*anchors is usable.*")
+    warnings.filterwarnings("ignore", message=".*anchors is usable.*|.*mixed loss has no gradient.*")
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.target import InterpolatedTarget, build_target
-from metrix.errors import InvalidInput, check_integer, check_number
+from metrix.errors import InvalidInput, MetrixWarning, check_integer, check_number
 
 
 class Metrix(MixingObjective):
@@ -98,6 +99,7 @@ class Metrix(MixingObjective):
                 "λ, its positive and negative sums over mixed examples cancel, and there is no gradient; use "
                 "include_positive=True, or another loss"
             )
+        self._warned = False
         self.renormalise, self.generator = renormalise, generator
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
         self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
@@ -208,6 +210,8 @@ class Metrix(MixingObjective):
         mixture = mixup_type.mixture(model, source, MixtureOptions(self.renormalise, self.memory_budget, gather))
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"
+        if self.lam_per == "batch" and lam is None and sets.relation is None:
+            self._warn_if_cancelled()
         generator = self.ranks.own_generator(self.generator) if local and per_pair and lam is None else self.generator
 
         def loss_with(lam: float | Tensor | None) -> tuple[Tensor, int]:
@@ -223,6 +227,18 @@ class Metrix(MixingObjective):
         terms = [(weight, *loss_with(node)) for node, weight in quadrature(self.alpha, self.lam_nodes)]
         mixed = torch.stack([weight * value for weight, value, _ in terms]).sum()
         return gather.tie(mixed), terms[0][2]
+
+    def _warn_if_cancelled(self) -> None:
+        """Warn, once, of a loss whose mixed loss is a constant where all pairs share one λ."""
+        if self.loss.candidate_role == "examples" and self.loss.row.cancels and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(self.loss).__name__} with lam_per='batch': where all pairs share one λ, its positive and "
+                "negative sums over mixed examples cancel, and the mixed loss has no gradient; use lam_per='pair', "
+                "include_positive=True or another loss (this is said once)",
+                MetrixWarning,
+                stacklevel=4,
+            )
 
     def _draw_pairs(self) -> str:
         return self.pairs[choose(len(self.pairs), self.generator)]
