@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from metrix.core.loss import ProxyLoss
 from metrix.core.metrix import Metrix
 from metrix.core.objective import Clean, Objective, StepOutput
+from metrix.core.tensors import as_tensor
 from metrix.core.validation import at_least_float32
 from metrix.errors import InvalidInput, LabelError, ModelError, ShapeError
 
@@ -103,7 +104,7 @@ class MetrixLoss(nn.Module):
     def _classes(self, labels: Tensor | None, rows: int, columns: int) -> Tensor:
         """The class of each text, column after column."""
         if labels is not None:
-            labels = labels.flatten()
+            labels = as_tensor("labels", labels).flatten()
             if len(labels) != rows:
                 raise ShapeError(f"labels: expected one for each of {rows} rows, got {len(labels)}")
             return labels.repeat(columns)

@@ -10,9 +10,11 @@ from pytorch_metric_learning import losses as peer
 from torch import nn
 
 from metrix import Clean, Metrix, MetrixError, MetrixWarning, losses
+from metrix import labels as kinds
 from metrix.core.rivals.imix import IMix
 from metrix.core.rivals.mochi import MoCHi
 from metrix.core.rivals.proxy_synthesis import ProxySynthesis
+from metrix.sentence_transformers import MetrixLoss
 
 X, Y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
 
@@ -242,3 +244,27 @@ def test_anchors_left_out_are_counted():
 
     out = Metrix(losses.NCA(), pairs="pos-neg").step(Model(), X, torch.tensor([0, 0, 1, 1, 2, 3]))
     assert (out.left_out_clean, out.left_out_mixed) == (2, 2)
+
+
+@pytest.mark.parametrize("given", [None, "text", {"a": 1}, [[1.0], [1.0, 2.0]], X.to_sparse(), X.to("meta")])
+def test_odd_relations_of_classes(given) -> None:
+    for build in (kinds.ClassMatrix, kinds.Hierarchy, kinds.LabelSets):
+        with pytest.raises(MetrixError, match=r"expected .* got"):
+            build(given)
+
+
+@pytest.mark.parametrize("given", [5, [["a"], ["b", "c"]], [["a"], ["b"]], X.to("meta")])
+def test_odd_names_of_classes(given) -> None:
+    with pytest.raises(MetrixError, match="expected a list of names"):
+        kinds.number(given)
+
+
+def test_labels_of_sentences_may_be_a_list() -> None:
+    class Model(nn.Module):
+        def forward(self, texts):
+            return {"sentence_embedding": texts["x"]}
+
+    loss = MetrixLoss(Model(), losses.MultiSimilarity(), mixup="none")
+    assert torch.equal(loss([{"x": X}], Y.tolist()), loss([{"x": X}], Y))
+    with pytest.raises(MetrixError, match="labels: expected a dense tensor"):
+        loss([{"x": X}], Y.to_sparse())

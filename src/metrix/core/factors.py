@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metrix.core.validation import as_tensor, check_lam
+from metrix.core.tensors import as_tensor
+from metrix.core.validation import check_lam
 from metrix.errors import InvalidInput, check_number, unknown_choice
 
 DRAWN_PER = ("pair", "batch")

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from metrix.core.relations import GradedLabels, Hierarchy, LabelSets, PairMatrix
-from metrix.core.validation import as_class_numbers, as_tensor
+from metrix.core.tensors import as_tensor
+from metrix.core.validation import as_class_numbers
 from metrix.errors import LabelError, ShapeError
 from metrix.messages import first_few
 
@@ -108,7 +109,14 @@ def number(names: Any, classes: Sequence[str] | None = None) -> tuple[Tensor, li
     >>> number(["finch", "sedan", "finch"])
     (tensor([0, 1, 0]), ['finch', 'sedan'])
     """
-    given = np.asarray(names, dtype=str).tolist()
+    try:
+        given = np.asarray(names, dtype=str).tolist()
+    except (TypeError, ValueError) as error:
+        raise LabelError(
+            f"labels: expected a list of names, one for each example, got {type(names).__name__} ({error})"
+        ) from None
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise LabelError(f"labels: expected a list of names, one for each example, got {type(names).__name__}")
     known = sorted(set(given)) if classes is None else list(classes)
     place = {name: k for k, name in enumerate(known)}
     missing = sorted({name for name in given if name not in place})

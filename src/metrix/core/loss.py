@@ -31,7 +31,8 @@ from metrix.core.generic import (
 from metrix.core.labels import as_labels
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
-from metrix.core.validation import as_tensor, check_labels, refuse_indices, unit, warn_unusable
+from metrix.core.tensors import as_tensor
+from metrix.core.validation import check_labels, refuse_indices, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError
 
 Role = Literal["examples", "proxies"]

@@ -18,7 +18,8 @@ from metrix.core.memory import CrossBatchMemory
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, check_model, is_split
-from metrix.core.validation import as_tensor, at_least_float32, refuse_indices, unit
+from metrix.core.tensors import as_tensor
+from metrix.core.validation import at_least_float32, refuse_indices, unit
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:

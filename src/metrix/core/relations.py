@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import Choice, by_name, find
+from metrix.core.tensors import as_tensor
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_number
 
 
@@ -82,7 +83,7 @@ class ClassMatrix(Relation):
     valid: Tensor | None
 
     def __init__(self, matrix: Any, valid: Any = None, positive_above: float = 0.5) -> None:
-        Y = torch.as_tensor(matrix).detach()
+        Y = as_tensor("matrix", matrix).detach()
         if Y.ndim != 2 or Y.shape[0] != Y.shape[1]:
             raise ShapeError(f"Y: expected a square matrix, got shape {tuple(Y.shape)}")
         Y = Y if Y.is_floating_point() else Y.float()
@@ -91,7 +92,7 @@ class ClassMatrix(Relation):
                 f"Y: expected numbers from 0 (negative) to 1 (positive), got {float(Y.min()):g} to {float(Y.max()):g}"
             )
         super().__init__(len(Y), positive_above)
-        mask = None if valid is None else torch.as_tensor(valid)
+        mask = None if valid is None else as_tensor("valid", valid)
         if mask is not None and (mask.shape != Y.shape or mask.dtype != torch.bool):
             raise ShapeError(
                 f"valid: expected booleans of the shape of Y, {tuple(Y.shape)}, got {mask.dtype} of {tuple(mask.shape)}"
@@ -135,7 +136,7 @@ class Hierarchy(Relation):
     coarse_of: Tensor
 
     def __init__(self, coarse_of: Any, weight: float = 0.5, positive_above: float = 0.5) -> None:
-        groups = torch.as_tensor(coarse_of)
+        groups = as_tensor("coarse_of", coarse_of)
         if groups.ndim != 1 or groups.is_floating_point():
             raise ShapeError(
                 f"coarse_of: expected an integer for each class, got {groups.dtype} of shape {tuple(groups.shape)}"
@@ -205,7 +206,7 @@ class LabelSets(Relation):
     indicators: Tensor
 
     def __init__(self, indicators: Any, relation: str = "jaccard", positive_above: float = 0.0) -> None:
-        T = torch.as_tensor(indicators)
+        T = as_tensor("indicators", indicators)
         if T.ndim != 2 or 0 in T.shape:
             raise ShapeError(f"indicators: expected a matrix (examples, labels), got shape {tuple(T.shape)}")
         if not bool(((T == 0) | (T == 1)).all()):

@@ -12,6 +12,7 @@ from torch import Tensor
 from metrix.core.compute.derivatives import refuse_vmap
 from metrix.core.relations import GradedLabels
 from metrix.core.similarity import divide_by_norm
+from metrix.core.tensors import as_tensor
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, MetrixWarning, ShapeError
 from metrix.messages import first_few
 
@@ -19,34 +20,6 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 NAMED = 2**62  # the first of the numbers that names of classes have
 INTEGERS = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, *SIGNED)
-
-
-def as_tensor(name: str, given: object) -> Tensor:
-    """What was given as a dense tensor: a tensor as it is, NumPy arrays and lists of numbers converted.
-
-    >>> as_tensor("labels", [0, 0, 1])
-    tensor([0, 0, 1])
-    """
-    if not isinstance(given, Tensor):
-        return _converted(name, given)
-    if given.is_nested or given.layout != torch.strided:
-        kind = "a nested tensor" if given.is_nested else f"{given.layout}"
-        raise InvalidInput(f"{name}: expected a dense tensor, got {kind}; call .to_dense() or pad it")
-    if given.is_meta:
-        raise InvalidInput(f"{name}: expected a tensor with values, got one on the meta device, which has only a shape")
-    return given
-
-
-def _converted(name: str, given: object) -> Tensor:
-    try:
-        array = np.array(given)
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-    except (TypeError, ValueError, RuntimeError) as error:
-        given_type = type(given).__name__
-        raise InvalidInput(
-            f"{name}: expected a tensor, or a NumPy array or list of numbers, got {given_type} ({error}); stack a list "
-            "of tensors with torch.stack, and number classes that have names"
-        ) from None
 
 
 def as_class_numbers(name: str, given: object) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.similarity import gram
-from metrix.core.validation import as_tensor, check_labels, refuse_indices, unit, warn_unusable
+from metrix.core.tensors import as_tensor
+from metrix.core.validation import check_labels, refuse_indices, unit, warn_unusable
 
 
 class Baseline(nn.Module):
