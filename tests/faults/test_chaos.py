@@ -16,4 +16,4 @@ def test_fixed_points(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "40 points tried" in ended.stdout
     assert " 0 losses" in ended.stdout
-    assert list(tmp_path.iterdir()) == []  # the library that lets writes fail was compiled there
+    assert list(tmp_path.glob("chaos*")) == []  # the library that lets writes fail was compiled there
