@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.reading import PANEL, FollowLinks, parse_max_bad
+from metrix.cli.reading import PANEL, AnyBad, FollowLinks, parse_max_bad
 from metrix.errors import InvalidInput
 from metrix.messages import first_few
 
@@ -49,15 +49,7 @@ def index(
     update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
     delete: Annotated[list[str] | None, typer.Option("--delete", metavar="ID", help="remove this item")] = None,
     merge: Annotated[Path | None, typer.Option(metavar="INDEX", help="add the items of another index")] = None,
-    max_bad: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="unreadable images to tolerate: a share below 1, or a count; any number by default",
-            rich_help_panel=PANEL,
-            show_default=False,
-        ),
-    ] = None,
+    max_bad: AnyBad = None,
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:

@@ -19,6 +19,16 @@ MaxBad = Annotated[
         show_default=False,
     ),
 ]
+AnyBad = Annotated[  # for verbs that skip and count what cannot be read
+    float | None,
+    typer.Option(
+        "--max-bad",
+        min=0,
+        help="unreadable images to tolerate: a share below 1, or a count; any number by default",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 Root = Annotated[
     Path | None,
     typer.Option(

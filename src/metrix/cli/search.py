@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.reading import PANEL, FollowLinks, Root, parse_max_bad
+from metrix.cli.reading import AnyBad, FollowLinks, Root, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -53,15 +53,7 @@ def search(
         Path | None, typer.Option(help="the run that the index was built with, if it has moved", show_default=False)
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write a page with the images")] = None,
-    max_bad: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="unreadable images to tolerate: a share below 1, or a count; any number by default",
-            rich_help_panel=PANEL,
-            show_default=False,
-        ),
-    ] = None,
+    max_bad: AnyBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
