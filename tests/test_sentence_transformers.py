@@ -120,6 +120,67 @@ def test_mistakes_say_what_was_expected() -> None:
         MetrixLoss(Words(50, 8), losses.SupCon(), mixup="feature")([draw_texts()], LABELS)
 
 
+class Tokens(nn.Module):
+    """A model without a pooling."""
+
+    def forward(self, passed: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"sentence_embedding": torch.randn(*passed["input_ids"].shape, 8)}
+
+
+TEXTS = draw_texts()
+MALFORMED = {
+    "a dictionary": (lambda loss: loss(TEXTS, LABELS), "expected a list with a dictionary .* got dict"),
+    "text": (lambda loss: loss("kettle", LABELS), "expected a list with a dictionary .* got str"),
+    "nothing": (lambda loss: loss(None, LABELS), "expected a list with a dictionary .* got NoneType"),
+    "a tensor": (lambda loss: loss(TEXTS["input_ids"], LABELS), "expected a list with a dictionary .* got Tensor"),
+    "no columns": (lambda loss: loss([], LABELS), "expected a list with a dictionary .* got none"),
+    "texts as they are": (lambda loss: loss([["kettle", "lamp"]], LABELS), "got a list with list"),
+    "a column of tensors": (lambda loss: loss([TEXTS["input_ids"]], LABELS), "got a list with Tensor"),
+    "a missing key": (
+        lambda loss: loss([{"ids": TEXTS["input_ids"]}], LABELS),
+        "with 'input_ids', got a dictionary with ids; the data collator",
+    ),
+    "an empty dictionary": (lambda loss: loss([{}], LABELS), "got a dictionary with nothing"),
+    "tokens as lists": (lambda loss: loss([{"input_ids": [[1], [2, 3]]}], LABELS), "input_ids .* got list"),
+    "a mask of another shape": (
+        lambda loss: loss([{**TEXTS, "attention_mask": torch.ones(6, 3)}], LABELS),
+        r"input_ids of shape \(6, 4\) and attention_mask of shape \(6, 3\)",
+    ),
+    "columns of different length": (
+        lambda loss: loss([TEXTS, draw_texts(1, 4)], LABELS),
+        r"as many texts as the dataset has rows, got .* \(6, \d\) and \(4, \d\)",
+    ),
+    "labels of another length": (lambda loss: loss([TEXTS], LABELS[:2]), "one for each of 6 rows, got 2"),
+    "labels of pairs": (lambda loss: loss([TEXTS], torch.ones(6, 6).long()), r"got a tensor of shape \(6, 6\)"),
+    "similarities": (lambda loss: loss([TEXTS], torch.rand(6)), "expected integers, .* got torch.float32"),
+    "complex labels": (lambda loss: loss([TEXTS], LABELS.to(torch.complex64)), "got torch.complex64"),
+    "text as labels": (lambda loss: loss([TEXTS], "abcdef"), "labels: expected a tensor, or .* got str"),
+    "no pooling": (
+        lambda loss: MetrixLoss(Tokens(), losses.SupCon())([TEXTS], LABELS),
+        r"expected a tensor of shape \(texts, dimensions\), got \(6, 4, 8\)",
+    ),
+    "a model of tensors": (
+        lambda loss: MetrixLoss(nn.Identity(), losses.SupCon())([{"x": LABELS}], LABELS),
+        "gives a dictionary with 'sentence_embedding', got a dictionary with x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_batches_are_refused_in_words(name: str) -> None:
+    call, message = MALFORMED[name]
+    for mixup in ("embed", "feature"):
+        with pytest.raises(InvalidInput, match=message):
+            call(MetrixLoss(build_model(), losses.SupCon(), mixup=mixup))
+
+
+def test_labels_may_be_names_or_a_column() -> None:
+    loss = MetrixLoss(build_model(), losses.SupCon(), mixup="none")
+    expected = loss([TEXTS], LABELS)
+    for labels in (LABELS[:, None], LABELS.to(torch.uint8), ["a", "a", "b", "b", "c", "c"]):
+        torch.testing.assert_close(loss([TEXTS], labels), expected)
+
+
 @pytest.fixture(scope="module")
 def network() -> Any:
     """The real model with the first two of its six layers, which keeps a step short."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 
@@ -65,7 +65,10 @@ def describe_value(given: object) -> str:
     >>> describe_value("pos-ned"), describe_value([[1], {"a": [2]}])
     ("'pos-ned'", "[[1], {'a': [...]}]")
     """
-    return _SHORT.repr(given)
+    try:
+        return _SHORT.repr(given)
+    except ValueError:  # Python refuses to write integers of more than some thousand digits
+        return f"a value of type {type(given).__name__}"
 
 
 def unknown_choice(what: str, given: object, known: Iterable[str]) -> ChoiceError:
@@ -80,11 +83,41 @@ def unknown_choice(what: str, given: object, known: Iterable[str]) -> ChoiceErro
     return ChoiceError(f"unknown {what} {describe_value(given)}{hint} expected one of: {', '.join(map(repr, names))}")
 
 
-def check_integer(name: str, value: object, least: int) -> int:
+def check_name(what: str, given: object, known: Iterable[str]) -> str:
+    """The name that was given.
+
+    Raises:
+        ChoiceError: it is none of the known ones, or not a text.
+
+    >>> check_name("reduction", "sum", ["sum", "mean_nonzero"])
+    'sum'
+    """
+    names = list(known)
+    if not isinstance(given, str) or given not in names:
+        raise unknown_choice(what, given, names)
+    return given
+
+
+def check_flag(name: str, value: object) -> bool:
+    """The truth value that was given as `value`; a text such as "no", which Python takes for true, is none.
+
+    >>> check_flag("weighted", "no")
+    Traceback (most recent call last):
+    ...
+    metrix.errors.InvalidInput: weighted: expected True or False, got 'no'
+    """
+    of_numpy = str(getattr(value, "dtype", None)) == "bool" and getattr(value, "ndim", None) == 0
+    if not isinstance(value, bool) and not of_numpy:
+        raise InvalidInput(f"{name}: expected True or False, got {describe_value(value)}")
+    return bool(value)
+
+
+def check_integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """The integer that was given as `value`.
 
     Raises:
-        InvalidInput: if it is not an integer (a bool is not one here, a NumPy integer is) or less than `least`.
+        InvalidInput: if it is not an integer (a bool is not one here, a NumPy integer is), less than `least` or more
+            than `most`.
 
     >>> check_integer("micro_batch", 8, least=1)
     8
@@ -94,15 +127,38 @@ def check_integer(name: str, value: object, least: int) -> int:
     metrix.errors.InvalidInput: micro_batch: expected an integer ≥ 1, got 0
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InvalidInput(f"{name}: expected an integer ≥ {least}, got {value!r}")
+        raise InvalidInput(f"{name}: expected an integer ≥ {least}, got {describe_value(value)}")
+    if most is not None and int(value) > most:
+        raise InvalidInput(f"{name}: expected an integer from {least} to {most}, got {describe_value(value)}")
     return int(value)
 
 
-def check_number(name: str, value: object, above: float = -math.inf, least: float = -math.inf) -> float:
-    """The finite number that was given as `value`, which must be > `above` and ≥ `least`.
+def check_integers(name: str, values: object, least: int, most: int | None = None) -> tuple[int, ...]:
+    """The integers of a list or tuple, of which there is at least one.
+
+    >>> check_integers("ks", [1, 2], least=1)
+    (1, 2)
+    >>> check_integers("ks", 5, least=1)
+    Traceback (most recent call last):
+    ...
+    metrix.errors.InvalidInput: ks: expected a list of integers ≥ 1, such as (1, 2, 4), got 5
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
+        example = ", ".join(str(least * 2**k) for k in range(3))
+        raise InvalidInput(
+            f"{name}: expected a list of integers ≥ {least}, such as ({example}), got {describe_value(values)}"
+        )
+    return tuple(check_integer(name, value, least, most) for value in values)
+
+
+def check_number(
+    name: str, value: object, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+) -> float:
+    """The finite number that was given as `value`, which must be > `above`, ≥ `least` and ≤ `most`.
 
     Raises:
-        InvalidInput: if it is not a number (a bool or a string is not one here), not finite, or too small.
+        InvalidInput: if it is not a number (a bool, a string or a tensor to be trained is not one here), not finite,
+            too small or too large.
 
     >>> check_number("alpha", 2, above=0)
     2.0
@@ -111,11 +167,18 @@ def check_number(name: str, value: object, above: float = -math.inf, least: floa
     ...
     metrix.errors.InvalidInput: margin: expected a finite number, got nan
     """
+    is_none = isinstance(value, bool | str | bytes) or getattr(value, "requires_grad", False)
     try:
-        number = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+        number = math.nan if is_none else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
-    if math.isfinite(number) and number > above and number >= least:
+    if math.isfinite(number) and above < number <= most and number >= least:
         return number
-    bound = f" > {above:g}" if above > -math.inf else f" ≥ {least:g}" if least > -math.inf else ""
-    raise InvalidInput(f"{name}: expected a {'' if math.isfinite(number) else 'finite '}number{bound}, got {value!r}")
+    if number > most:
+        bound = f" ≤ {most:g}"
+    elif above > -math.inf and not number > above:
+        bound = f" > {above:g}"
+    else:
+        bound = f" ≥ {least:g}" if least > -math.inf else ""
+    finite = "" if math.isfinite(number) else "finite "
+    raise InvalidInput(f"{name}: expected a {finite}number{bound}, got {describe_value(value)}")

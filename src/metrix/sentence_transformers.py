@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from metrix.core.loss import ProxyLoss
 from metrix.core.metrix import Metrix
 from metrix.core.objective import Clean, Objective, StepOutput
-from metrix.core.tensors import as_tensor
-from metrix.core.validation import at_least_float32
+from metrix.core.tensors import INTEGERS
+from metrix.core.validation import as_class_numbers, at_least_float32
 from metrix.errors import InvalidInput, LabelError, ModelError, ShapeError
+from metrix.messages import first_few
 
 __all__ = ["MetrixLoss"]
 
@@ -92,11 +93,15 @@ class MetrixLoss(nn.Module):
         Returns:
             A scalar; with `parts`, its two parts `clean` and `mixed`.
         """
-        columns = list(sentence_features)
+        columns = _check_columns(sentence_features)
         mixes_features = isinstance(self.objective, Metrix) and "feature" in self.objective.mixup
         found = [_embed(self.model, column, mixes_features) for column in columns]
-        if not found:
-            raise ShapeError("sentence_features: expected a column of texts, got none")
+        shapes = [tuple(one.pooled.shape) for one in found]
+        if len(set(shapes)) > 1:
+            raise ShapeError(
+                "sentence_features: expected columns with as many texts as the dataset has rows, got embeddings of the "
+                f"shapes {' and '.join(map(str, shapes))}"
+            )
         classes = self._classes(labels, len(found[0].pooled), len(columns)).to(found[0].pooled.device)
         out = self.objective.step(_Rest(found[0].rest), torch.cat([one.pooled for one in found]), classes)
         return _parts(out) if self.parts else out.loss
@@ -104,10 +109,16 @@ class MetrixLoss(nn.Module):
     def _classes(self, labels: Tensor | None, rows: int, columns: int) -> Tensor:
         """The class of each text, column after column."""
         if labels is not None:
-            labels = as_tensor("labels", labels).flatten()
-            if len(labels) != rows:
-                raise ShapeError(f"labels: expected one for each of {rows} rows, got {len(labels)}")
-            return labels.repeat(columns)
+            numbers = as_class_numbers("labels", labels)
+            if numbers.shape not in ((rows,), (rows, 1)):
+                given = len(numbers) if numbers.ndim == 1 else f"a tensor of shape {tuple(numbers.shape)}"
+                raise ShapeError(f"labels: expected one for each of {rows} rows, got {given}")
+            if numbers.dtype not in INTEGERS:
+                raise LabelError(
+                    f"labels: expected integers, the class of each row, got {numbers.dtype}; similarities of pairs are "
+                    "for losses such as CosineSimilarityLoss of sentence-transformers"
+                )
+            return numbers.flatten().to(torch.int64).repeat(columns)
         if columns != 2:
             raise LabelError(
                 f"labels: expected a column 'label' of integers with {columns} column{'s' * (columns != 1)} of texts, "
@@ -176,10 +187,16 @@ def _embed(model: nn.Module, column: dict[str, Tensor], keep_pooled: bool) -> _E
 
     handles = [watch(number) for number in range(len(modules))] if keep_pooled else []
     try:
-        embeddings = model(column)[EMBEDDING]
+        output = model(column)
+    except KeyError as error:
+        raise InvalidInput(
+            f"sentence_features: expected what the model takes, with {error}, got a dictionary with "
+            f"{first_few(column) or 'nothing'}; the data collator of the trainer, or model.tokenize(texts), makes it"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
+    embeddings = _check_embeddings(output)
     if not keep_pooled:
         return _Embedded(embeddings, [])
     if not pooled:
@@ -188,7 +205,59 @@ def _embed(model: nn.Module, column: dict[str, Tensor], keep_pooled: bool) -> _E
             f"sentence-transformers do, got {type(_unwrap(model)).__name__}; choose mixup='embed'"
         )
     number, vectors = pooled[0]
+    _check_embeddings({EMBEDDING: vectors})
     return _Embedded(vectors, modules[number + 1 :])
+
+
+def _check_columns(sentence_features: Any) -> list[dict[str, Tensor]]:
+    """A dictionary for each column of texts."""
+    expected = "sentence_features: expected a list with a dictionary of tensors for each column of texts, such as"
+    example = "[model.tokenize(texts)]"
+    if isinstance(sentence_features, Mapping | str | bytes | Tensor) or not isinstance(sentence_features, Iterable):
+        raise InvalidInput(f"{expected} {example}, got {type(sentence_features).__name__}")
+    columns = list(sentence_features)
+    if not columns:
+        raise ShapeError(f"{expected} {example}, got none")
+    wrong = [type(column).__name__ for column in columns if not isinstance(column, Mapping)]
+    if wrong:
+        raise InvalidInput(f"{expected} {example}, got a list with {first_few(wrong)}")
+    for column in columns:
+        _check_tokens(column)
+    return columns
+
+
+def _check_tokens(column: Mapping[str, Any]) -> None:
+    """Tokens of texts, if it has any, are tensors, and the mask is of their shape."""
+    shapes = {}
+    for name in ("input_ids", "attention_mask"):
+        if name in column:
+            if not isinstance(column[name], Tensor):
+                raise InvalidInput(
+                    f"{name} of sentence_features: expected a tensor of shape (texts, tokens), got "
+                    f"{type(column[name]).__name__}; model.tokenize(texts) pads texts and makes it"
+                )
+            shapes[name] = tuple(column[name].shape)
+    if len(set(shapes.values())) > 1:
+        given = " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
+        raise ShapeError(f"sentence_features: expected tokens and a mask of the same shape, got {given}")
+
+
+def _check_embeddings(output: Any) -> Tensor:
+    """The vectors (n, d) in what a model gives."""
+    if not isinstance(output, Mapping) or EMBEDDING not in output:
+        given = f"a dictionary with {first_few(output)}" if isinstance(output, Mapping) else type(output).__name__
+        raise ModelError(
+            f"model: expected a SentenceTransformer, which gives a dictionary with {EMBEDDING!r}, got {given}; end its "
+            "modules with a pooling"
+        )
+    embeddings = output[EMBEDDING]
+    if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
+        given = str(tuple(embeddings.shape)) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise ShapeError(
+            f"{EMBEDDING} of the model: expected a tensor of shape (texts, dimensions), got {given}; end its modules "
+            "with a pooling"
+        )
+    return embeddings
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

@@ -117,40 +117,6 @@ CASES = {
 }
 
 
-ODD = (float("nan"), float("inf"), -float("inf"), "0.5", None, True)
-NUMBERS = {
-    "strength": lambda v: embed(strength=v),
-    "alpha": lambda v: embed(alpha=v),
-    "margin, contrastive": lambda v: losses.Contrastive(margin=v),
-    "margin, lifted structure": lambda v: losses.LiftedStructure(margin=v),
-    "beta, deviance": lambda v: losses.BinomialDeviance(beta=v),
-    "gamma": lambda v: losses.MultiSimilarity(gamma=v),
-    "margin, multi-similarity": lambda v: losses.MultiSimilarity(margin=v),
-    "margin, proxy anchor": lambda v: losses.ProxyAnchor(3, 4, margin=v),
-    "temperature, NCA": lambda v: losses.NCA(temperature=v),
-    "temperature, ProxyNCA": lambda v: losses.ProxyNCA(3, 4, temperature=v),
-    "temperature, ProxyNCA++": lambda v: losses.ProxyNCAPlusPlus(3, 4, temperature=v),
-    "margin, triplet": lambda v: losses.Triplet(margin=v),
-    "margin, margin loss": lambda v: losses.Margin(margin=v),
-    "beta, margin loss": lambda v: losses.Margin(beta=v),
-    "temperature, EPSHN": lambda v: losses.EPSHN(v),
-    "la": lambda v: losses.SoftTriple(3, 4, la=v),
-    "tau": lambda v: losses.SoftTriple(3, 4, tau=v),
-    "margin, soft triple": lambda v: losses.SoftTriple(3, 4, margin=v),
-    "strength, i-Mix": lambda v: IMix(losses.Contrastive(), strength=v),
-    "alpha, i-Mix": lambda v: IMix(losses.Contrastive(), alpha=v),
-    "alpha, MoCHi": lambda v: MoCHi(losses.Contrastive(), alpha=v),
-    "alpha, Proxy Synthesis": lambda v: ProxySynthesis(losses.ProxyNCA(3, 4), alpha=v),
-}
-
-
-@pytest.mark.parametrize("value", ODD, ids=repr)
-@pytest.mark.parametrize("name", NUMBERS)
-def test_settings_are_finite_numbers(name, value):
-    with pytest.raises(MetrixError, match=f"{name.split(',')[0]}: expected a finite number"):
-        NUMBERS[name](value)
-
-
 OBJECTIVES = {
     "loss": losses.MultiSimilarity,
     "proxies": lambda: losses.ProxyAnchor(3, 4).double(),
@@ -251,6 +217,24 @@ def test_odd_relations_of_classes(given) -> None:
     for build in (kinds.ClassMatrix, kinds.Hierarchy, kinds.LabelSets):
         with pytest.raises(MetrixError, match=r"expected .* got"):
             build(given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64, torch.float32], ids=str)
+def test_levels_of_classes_are_integers_or_names(dtype: torch.dtype) -> None:
+    for fine, coarse, name in ((Y.to(dtype), Y, "fine"), (Y, Y.to(dtype), "coarse")):
+        with pytest.raises(MetrixError, match=f"{name}: expected integers, .* or names of classes, got {dtype}"):
+            kinds.hierarchical(fine, coarse)
+    for unsigned in (torch.uint8, torch.uint16, torch.uint64, torch.int8):
+        found = kinds.hierarchical(Y.to(unsigned), (Y // 2).to(unsigned)).matrix()
+        assert torch.equal(found, kinds.hierarchical(Y, Y // 2).matrix())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64], ids=str)
+def test_relations_are_of_real_numbers(dtype: torch.dtype) -> None:
+    square = torch.eye(6).to(dtype)
+    for build in (kinds.pairwise, kinds.multi_label, kinds.ClassMatrix, kinds.LabelSets, kinds.Hierarchy):
+        with pytest.raises(MetrixError, match=f"expected .* got {dtype}"):
+            build(Y.to(dtype) if build is kinds.Hierarchy else square)
 
 
 @pytest.mark.parametrize("given", [5, [["a"], ["b", "c"]], [["a"], ["b"]], X.to("meta")])

@@ -6,11 +6,11 @@ Each table stands beside the code that it names (losses in `table1`, mixup types
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.errors import InvalidInput, describe_value, unknown_choice
 
 METRIX_PAPER = "Venkataramanan et al., ICLR 2022"
 
@@ -53,3 +53,19 @@ def find(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
     if not isinstance(name, str) or name not in table:
         raise unknown_choice(what, name, table)
     return table[name]
+
+
+def find_several(what: str, given: str | Sequence[str], table: Mapping[str, Entry]) -> tuple[str, ...]:
+    """One or several names of a table.
+
+    Raises:
+        InvalidInput: it is neither a name nor a list of names, or the list is empty.
+        ChoiceError: there is no such entry.
+
+    >>> find_several("pool", "avg", by_name(Choice("avg", "average", "")))
+    ('avg',)
+    """
+    if not isinstance(given, str) and (not isinstance(given, Sequence) or isinstance(given, bytes) or not given):
+        raise InvalidInput(f"{what}: expected one or several of {', '.join(table)}, got {describe_value(given)}")
+    names = (given,) if isinstance(given, str) else tuple(given)
+    return tuple(find(what, name, table).name for name in names)

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metrix.core.tensors import as_tensor
+from metrix.core.settings import check_scale
+from metrix.core.tensors import as_real
 from metrix.core.validation import check_lam
-from metrix.errors import InvalidInput, check_number, unknown_choice
+from metrix.errors import InvalidInput, check_name
 
 DRAWN_PER = ("pair", "batch")
 EXPECTED = "expected"  # in place of a draw: the expectation over λ
 NODES = 8  # at which a loss is evaluated for its expectation
+MOST_NODES = 256  # each costs a mixed loss
 RowsOfFactors = Callable[[Tensor], Tensor]
 
 
@@ -42,7 +44,7 @@ class Factors:
         """λ of all pairs in a tensor of this shape, such as (left, right)."""
         device, dtype = self.like.device, self.like.dtype
         if self.given is not None:
-            return check_lam(as_tensor("lam", self.given).to(device=device, dtype=dtype), shape)
+            return check_lam(as_real("lam", self.given).to(device=device, dtype=dtype), shape)
         return draw(shape if self.per_pair else (), self.alpha, self.generator, device, dtype).expand(shape)
 
     def rows(self, shape: tuple[int, int]) -> RowsOfFactors:
@@ -66,12 +68,11 @@ def check_drawing(alpha: float, lam_per: str, drawn_by: str | None = None) -> No
         lam_per: one draw for each "pair" or each "batch"; "expected" for none.
         drawn_by: the name of a mixing method that only draws; None if "expected" is allowed, too.
     """
-    check_number("alpha", alpha, above=0)
-    if lam_per == EXPECTED and drawn_by is not None:
+    check_scale("alpha", alpha)
+    if isinstance(lam_per, str) and lam_per == EXPECTED and drawn_by is not None:
         names = " or ".join(map(repr, DRAWN_PER))
         raise InvalidInput(f"lam_per: expected {names} with {drawn_by}, got {lam_per!r}; only Metrix integrates over λ")
-    if lam_per not in (*DRAWN_PER, EXPECTED):
-        raise unknown_choice("lam_per", lam_per, (*DRAWN_PER, EXPECTED))
+    check_name("lam_per", lam_per, (*DRAWN_PER, EXPECTED))
 
 
 @cache
@@ -85,7 +86,13 @@ def quadrature(alpha: float, nodes: int) -> tuple[tuple[float, float], ...]:
     """
     from scipy.special import roots_jacobi
 
-    x, w = roots_jacobi(nodes, alpha - 1.0, alpha - 1.0)
+    with np.errstate(all="ignore"):
+        x, w = roots_jacobi(nodes, alpha - 1.0, alpha - 1.0)
+    if not np.isfinite([x, w]).all():
+        raise InvalidInput(
+            f"lam_nodes: expected fewer values of λ with alpha={alpha:g}, got {nodes}; the quadrature of so narrow a "
+            "distribution overflows, and 8 are enough for it"
+        )
     return tuple(zip(((1.0 + x) / 2.0).tolist(), (w / w.sum()).tolist(), strict=True))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.relations import GradedLabels, Hierarchy, LabelSets, PairMatrix
-from metrix.core.tensors import as_tensor
+from metrix.core.tensors import INTEGERS, as_tensor
 from metrix.core.validation import as_class_numbers
 from metrix.errors import LabelError, ShapeError
 from metrix.messages import first_few
@@ -73,7 +73,7 @@ def hierarchical(fine: Any, coarse: Any, weight: float = 0.5, positive_above: fl
             [0.3000, 1.0000, 0.0000],
             [0.0000, 0.0000, 1.0000]])
     """
-    columns = [as_class_numbers(name, given) for name, given in (("fine", fine), ("coarse", coarse))]
+    columns = [_class_column(name, given) for name, given in (("fine", fine), ("coarse", coarse))]
     if columns[0].ndim != 1 or columns[0].shape != columns[1].shape:
         shapes = " and ".join(str(tuple(column.shape)) for column in columns)
         raise ShapeError(f"fine and coarse labels: expected two of shape (n,), got {shapes}")
@@ -86,6 +86,17 @@ def hierarchical(fine: Any, coarse: Any, weight: float = 0.5, positive_above: fl
             f"{first_few(rows)} have another one than an earlier row of their fine class"
         )
     return GradedLabels(numbers, _OfBatch(coarse_of, weight, positive_above))
+
+
+def _class_column(name: str, given: Any) -> Tensor:
+    """The labels of one level in int64."""
+    column = as_class_numbers(name, given)
+    if column.dtype not in INTEGERS:
+        raise LabelError(
+            f"{name}: expected integers, such as torch.int64, or names of classes, got {column.dtype}; number the "
+            "classes, or call .long()"
+        )
+    return column.to(torch.int64)
 
 
 class _OfBatch(Hierarchy):

@@ -33,7 +33,7 @@ from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.tensors import as_tensor
 from metrix.core.validation import check_labels, refuse_indices, unit, warn_unusable
-from metrix.errors import InvalidInput, ShapeError
+from metrix.errors import InvalidInput, ShapeError, check_flag, describe_value
 
 Role = Literal["examples", "proxies"]
 Sort = Literal["pairs", "proxies", "several"]  # compares examples; or with one proxy per class; or with several
@@ -230,8 +230,8 @@ class GenericLoss(Loss):
     ) -> None:
         def checked(name: str, function: Function | None, default: Function | None = identity) -> Function:
             function = default if function is None else function
-            if not callable(function):
-                raise InvalidInput(f"{name}: expected a function of a tensor, got {function!r}")
+            if not callable(function) or isinstance(function, type):  # a class is called to make an instance
+                raise InvalidInput(f"{name}: expected a function of a tensor, got {describe_value(function)}")
             return function
 
         super().__init__(
@@ -241,9 +241,9 @@ class GenericLoss(Loss):
                 checked("sigma_neg", sigma_neg),
                 checked("rho_pos", rho_pos, None),
                 checked("rho_neg", rho_neg, None),
-                include_positive,
-                mean_positive,
-                each_positive,
+                check_flag("include_positive", include_positive),
+                check_flag("mean_positive", mean_positive),
+                check_flag("each_positive", each_positive),
             )
         )
 

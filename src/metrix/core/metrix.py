@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from metrix.core.choices import METRIX_PAPER, Choice, find
+from metrix.core.choices import METRIX_PAPER, find, find_several
 from metrix.core.distributed.ranks import Batch, Gathering
-from metrix.core.factors import EXPECTED, NODES, Factors, check_drawing, choose, quadrature
+from metrix.core.factors import EXPECTED, MOST_NODES, NODES, Factors, check_drawing, choose, quadrature
 from metrix.core.loss import AnyLabels, Loss
 from metrix.core.mixed import mixed_loss
 from metrix.core.mixing_objective import MixingObjective
@@ -20,9 +20,10 @@ from metrix.core.objective import Method, MixingSettings
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
+from metrix.core.settings import check_generator, check_weight
 from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.target import InterpolatedTarget, build_target
-from metrix.errors import InvalidInput, MetrixWarning, check_integer, check_number
+from metrix.errors import InvalidInput, MetrixWarning, check_flag, check_integer
 
 
 class Metrix(MixingObjective):
@@ -87,12 +88,14 @@ class Metrix(MixingObjective):
     ) -> None:
         super().__init__()
         self.loss: Loss = generic_form(loss)
-        self.mixup = _names("mixup", mixup, MIXUP_TYPES)
-        self.pairs = _names("pairs", pairs, PAIR_KINDS)
+        self.mixup = find_several("mixup", mixup, MIXUP_TYPES)
+        self.pairs = find_several("pairs", pairs, PAIR_KINDS)
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
         check_drawing(alpha, lam_per)
-        self.strength, self.alpha, self.lam_per = check_number("strength", strength, least=0), float(alpha), lam_per
-        self.lam_nodes = check_integer("lam_nodes", lam_nodes, least=1)
+        self.strength, self.alpha, self.lam_per = check_weight("strength", strength), float(alpha), lam_per
+        self.lam_nodes = check_integer("lam_nodes", lam_nodes, least=1, most=MOST_NODES)
+        if lam_per == EXPECTED:
+            quadrature(self.alpha, self.lam_nodes)
         if lam_per == EXPECTED and self.loss.candidate_role == "examples" and self.loss.row.cancels:
             raise InvalidInput(
                 f"lam_per: expected 'pair' with {type(self.loss).__name__}, got {lam_per!r}: where all pairs share one "
@@ -100,7 +103,7 @@ class Metrix(MixingObjective):
                 "include_positive=True, or another loss"
             )
         self._warned = False
-        self.renormalise, self.generator = renormalise, generator
+        self.renormalise, self.generator = check_flag("renormalise", renormalise), check_generator(generator)
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
         self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
 
@@ -244,21 +247,15 @@ class Metrix(MixingObjective):
         return self.pairs[choose(len(self.pairs), self.generator)]
 
     def _given(self, pairs: str | None) -> str:
-        return self._draw_pairs() if pairs is None else _names("pairs", pairs, PAIR_KINDS)[0]
-
-
-def _names(what: str, given: str | Sequence[str], table: Mapping[str, Choice]) -> tuple[str, ...]:
-    """One or several names of a table."""
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if not names:
-        raise InvalidInput(f"{what}: expected one or several of {', '.join(table)}, got none")
-    return tuple(find(what, name, table).name for name in names)
+        return self._draw_pairs() if pairs is None else find("pairs", pairs, PAIR_KINDS).name
 
 
 def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, ...]) -> tuple[int | None, ...]:
     if given is None:
         return tuple(MIXUP_TYPES[name].hard_negatives for name in mixup)
-    each = (given,) * len(mixup) if isinstance(given, int) else tuple(given)
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        return (check_integer("hard_negatives", given, least=1),) * len(mixup)
+    each = tuple(given)
     if len(each) != len(mixup):
         raise InvalidInput(f"hard_negatives: expected one number, or one for each mixup type of {mixup}, got {given}")
     return tuple(k if k is None else check_integer("hard_negatives", k, least=1) for k in each)

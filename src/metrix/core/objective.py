@@ -20,7 +20,7 @@ from metrix.core.sets import Sets
 from metrix.core.split_model import AnyModel, check_model, is_split
 from metrix.core.tensors import as_tensor
 from metrix.core.validation import at_least_float32, refuse_indices, unit
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, describe_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -337,7 +337,7 @@ class Clean(EmbeddingObjective):
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
         if not isinstance(loss, nn.Module):
-            raise InvalidInput(f"loss: expected a module with forward(embeddings, labels), got {loss!r}")
+            raise InvalidInput(f"loss: expected a module with forward(embeddings, labels), got {describe_value(loss)}")
         self.loss = loss
 
     def parts(self, embeddings: Tensor, labels: AnyLabels) -> EmbeddingLoss:

@@ -43,9 +43,10 @@ from metrix.core.generic import Reduction, Row, mean_over_anchors, mean_over_pos
 from metrix.core.loss import AnyLabels, Loss, LossEntry, Sort, check_proxy_dimension
 from metrix.core.relations import GradedLabels
 from metrix.core.sets import Sets
+from metrix.core.settings import check_margin, check_scale
 from metrix.core.softmax_losses import check_angle, random_proxies
 from metrix.core.validation import check_labels, unit
-from metrix.errors import InvalidInput, check_integer, check_number, unknown_choice
+from metrix.errors import InvalidInput, check_integer, check_name, check_number
 
 __all__ = ["Circle", "NTXent", "PotentialField", "SupCon", "TupletMargin"]
 
@@ -67,7 +68,7 @@ class Circle(Loss):
     _shown = ("margin", "gamma")
 
     def __init__(self, margin: float = 0.4, gamma: float = 80.0) -> None:
-        gamma = check_number("gamma", gamma, above=0)
+        gamma, margin = check_scale("gamma", gamma), check_margin("margin", margin)
         pos, neg = CircleExponential(gamma, margin, True), CircleExponential(gamma, margin, False)
         super().__init__(Row(softplus, Log(), Log(), pos, neg))
         self.margin, self.gamma = margin, gamma
@@ -88,7 +89,8 @@ class SupCon(Loss):
     _shown = ("temperature",)
 
     def __init__(self, temperature: float = 0.1) -> None:
-        scale = 1.0 / check_number("temperature", temperature, above=0)
+        temperature = check_scale("temperature", temperature)
+        scale = 1.0 / temperature
         row = Row(identity, identity, Log(), Linear(-scale), Exponential(scale), True, mean_positive=True)
         super().__init__(row)
         self.temperature = temperature
@@ -111,7 +113,8 @@ class NTXent(Loss):
     _shown = ("temperature", "reduction")
 
     def __init__(self, temperature: float = 0.07, reduction: str = "anchors") -> None:
-        scale = 1.0 / check_number("temperature", temperature, above=0)
+        temperature = check_scale("temperature", temperature)
+        scale = 1.0 / temperature
         row = Row(softplus, identity, Log(), Linear(-scale), Exponential(scale), each_positive=True)
         super().__init__(row, _reduction(reduction))
         self.temperature, self.reduction = temperature, reduction
@@ -133,17 +136,15 @@ class TupletMargin(Loss):
     _shown = ("margin", "scale", "reduction")
 
     def __init__(self, margin: float = 0.1, scale: float = 64.0, reduction: str = "anchors") -> None:
-        scale = check_number("scale", scale, above=0)
-        pos, neg = ArcLinear(-scale, -check_angle(margin)), Exponential(scale)
+        scale, margin = check_scale("scale", scale), check_angle(margin)
+        pos, neg = ArcLinear(-scale, -margin), Exponential(scale)
         super().__init__(Row(softplus, identity, Log(), pos, neg, each_positive=True), _reduction(reduction))
         self.margin, self.scale, self.reduction = margin, scale, reduction
 
 
 def _reduction(name: str) -> Reduction:
     reductions = {"anchors": mean_over_anchors, "pairs": mean_over_positives}
-    if name not in reductions:
-        raise unknown_choice("reduction", name, reductions)
-    return reductions[name]
+    return reductions[check_name("reduction", name, reductions)]
 
 
 class PotentialField(Loss):
@@ -156,8 +157,8 @@ class PotentialField(Loss):
     Args:
         num_classes: how many classes there are; labels lie below it.
         dim: of the embeddings.
-        radius: δ.
-        decay: α.
+        radius: δ, from 0.001: nearer vectors cannot be told apart in float32.
+        decay: α, up to 64.
         centers: M, proxies of each class, 0 for none; the authors take 15 on CUB and Cars, 2 on SOP. `proxies` is
             (num_classes · M, dim), those of a class one after the other.
 
@@ -169,13 +170,12 @@ class PotentialField(Loss):
     _shown = ("radius", "decay", "per_class")
 
     def __init__(self, num_classes: int, dim: int, radius: float = 0.2, decay: float = 4.0, centers: int = 2) -> None:
-        if not 0.0 < check_number("radius", radius) <= 2.0:
-            raise InvalidInput(f"radius: expected a distance of unit vectors, > 0 and ≤ 2, got {radius}")
-        decay = check_number("decay", decay, above=0)
+        radius = check_number("radius", radius, above=0, least=1e-3, most=2)  # a distance of unit vectors
+        decay = check_number("decay", decay, above=0, most=64)  # a force of (1/2)^-decay is felt at half the radius
         super().__init__(Row(identity, identity, identity, Attraction(radius, decay), Repulsion(radius, decay)))
         self.radius, self.decay, self.per_class = radius, decay, check_integer("centers", centers, least=0)
-        self.proxies = nn.Parameter(random_proxies(num_classes, dim, centers)) if centers else None
-        if not centers:
+        self.proxies = nn.Parameter(random_proxies(num_classes, dim, centers)) if self.per_class else None
+        if not self.per_class:
             self.sort = "pairs"
 
     def sets(self, embeddings: Tensor, labels: AnyLabels, division: Division = WHOLE) -> Sets:

@@ -21,7 +21,7 @@ from metrix.core.loss import Loss, ProxyLoss
 from metrix.core.pair_losses import Circle, NTXent, SupCon, TupletMargin
 from metrix.core.softmax_losses import ArcFace, CosFace, NormalizedSoftmax, SubCenterArcFace
 from metrix.core.table1 import NCA, MultiSimilarity, ProxyAnchor, ProxyNCA
-from metrix.errors import InvalidInput, check_number
+from metrix.errors import InvalidInput, check_number, describe_value
 
 TRIPLETS = (
     "it compares pairs of a positive and a negative, forming triplets with the anchor, so it is no sum over "
@@ -92,6 +92,11 @@ def from_pml(loss: nn.Module) -> Loss:
     >>> from pytorch_metric_learning import losses as pml
     >>> objective = Metrix(losses.from_pml(pml.MultiSimilarityLoss()), mixup="embed")
     """
+    if not isinstance(loss, nn.Module):
+        raise InvalidInput(
+            f"loss: expected a loss of metrix.losses or pytorch-metric-learning, such as losses.MultiSimilarity(), got "
+            f"{describe_value(loss)}"
+        )
     name = type(loss).__name__
     translate = _TRANSLATIONS.get(name)
     if translate is None:

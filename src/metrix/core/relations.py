@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import Choice, by_name, find
-from metrix.core.tensors import as_tensor
+from metrix.core.tensors import INTEGERS, as_real, as_tensor
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_number
 
 
@@ -83,7 +83,7 @@ class ClassMatrix(Relation):
     valid: Tensor | None
 
     def __init__(self, matrix: Any, valid: Any = None, positive_above: float = 0.5) -> None:
-        Y = as_tensor("matrix", matrix).detach()
+        Y = as_real("matrix", matrix).detach()
         if Y.ndim != 2 or Y.shape[0] != Y.shape[1]:
             raise ShapeError(f"Y: expected a square matrix, got shape {tuple(Y.shape)}")
         Y = Y if Y.is_floating_point() else Y.float()
@@ -137,7 +137,7 @@ class Hierarchy(Relation):
 
     def __init__(self, coarse_of: Any, weight: float = 0.5, positive_above: float = 0.5) -> None:
         groups = as_tensor("coarse_of", coarse_of)
-        if groups.ndim != 1 or groups.is_floating_point():
+        if groups.ndim != 1 or groups.dtype not in INTEGERS:
             raise ShapeError(
                 f"coarse_of: expected an integer for each class, got {groups.dtype} of shape {tuple(groups.shape)}"
             )
@@ -206,7 +206,7 @@ class LabelSets(Relation):
     indicators: Tensor
 
     def __init__(self, indicators: Any, relation: str = "jaccard", positive_above: float = 0.0) -> None:
-        T = as_tensor("indicators", indicators)
+        T = as_real("indicators", indicators)
         if T.ndim != 2 or 0 in T.shape:
             raise ShapeError(f"indicators: expected a matrix (examples, labels), got shape {tuple(T.shape)}")
         if not bool(((T == 0) | (T == 1)).all()):

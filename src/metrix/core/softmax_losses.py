@@ -26,8 +26,9 @@ from metrix.core.choices import by_name
 from metrix.core.functions import ArcExponential, Exponential, Log, softplus
 from metrix.core.generic import Function, Row
 from metrix.core.loss import LossEntry, ProxyCandidateLoss, Sort
-from metrix.core.table1 import nca_row, new_proxies
-from metrix.errors import InvalidInput, check_integer, check_number
+from metrix.core.settings import check_margin, check_scale, make_room
+from metrix.core.table1 import nca_row
+from metrix.errors import InvalidInput, check_number
 
 __all__ = ["ArcFace", "CosFace", "NormalizedSoftmax", "SubCenterArcFace"]
 
@@ -48,7 +49,7 @@ class NormalizedSoftmax(ProxyCandidateLoss):
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 0.05) -> None:
         super().__init__(nca_row(temperature, include_positive=True), random_proxies(num_classes, dim))
-        self.temperature = temperature
+        self.temperature = float(temperature)
 
 
 class MarginSoftmax(ProxyCandidateLoss):
@@ -68,7 +69,7 @@ class MarginSoftmax(ProxyCandidateLoss):
     def __init__(
         self, rho_pos: Function, num_classes: int, dim: int, margin: float, scale: float, centers: int = 1
     ) -> None:
-        rho_neg = Exponential(check_number("scale", scale, above=0))
+        rho_neg = Exponential(scale)
         row = Row(softplus, Log(-1.0), Log(), rho_pos, rho_neg)
         super().__init__(row, random_proxies(num_classes, dim, centers), centers=centers)
         self.margin, self.scale = margin, scale
@@ -88,6 +89,7 @@ class CosFace(MarginSoftmax):
     """
 
     def __init__(self, num_classes: int, dim: int, margin: float = 0.35, scale: float = 64.0) -> None:
+        scale, margin = check_scale("scale", scale), check_margin("margin", margin)
         super().__init__(Exponential(scale, margin), num_classes, dim, margin, scale)
 
 
@@ -107,7 +109,8 @@ class ArcFace(MarginSoftmax):
     """
 
     def __init__(self, num_classes: int, dim: int, margin: float = 0.5, scale: float = 64.0) -> None:
-        super().__init__(ArcExponential(scale, check_angle(margin)), num_classes, dim, margin, scale)
+        scale, margin = check_scale("scale", scale), check_angle(margin)
+        super().__init__(ArcExponential(scale, margin), num_classes, dim, margin, scale)
 
 
 class SubCenterArcFace(MarginSoftmax):
@@ -130,19 +133,21 @@ class SubCenterArcFace(MarginSoftmax):
     _shown = ("margin", "scale", "centers")
 
     def __init__(self, num_classes: int, dim: int, margin: float = 0.5, scale: float = 64.0, centers: int = 3) -> None:
-        super().__init__(ArcExponential(scale, check_angle(margin)), num_classes, dim, margin, scale, centers)
+        scale, margin = check_scale("scale", scale), check_angle(margin)
+        super().__init__(ArcExponential(scale, margin), num_classes, dim, margin, scale, centers)
 
 
 def check_angle(margin: float) -> float:
     """The margin, which must be an angle in radians from 0 to π."""
-    if not 0.0 <= check_number("margin", margin) < math.pi:
+    angle = check_number("margin", margin)
+    if not 0.0 <= angle < math.pi:
         raise InvalidInput(f"margin: expected an angle in radians from 0 to π, got {margin}")
-    return margin
+    return angle
 
 
 def random_proxies(num_classes: int, dim: int, centers: int = 1) -> Tensor:
     """Proxies of random directions: (num_classes · centers, dim)."""
-    return torch.randn_like(new_proxies(num_classes, dim).repeat(check_integer("centers", centers, least=1), 1))
+    return torch.randn_like(make_room(num_classes=num_classes, centers=centers, dim=dim)).flatten(0, 1)
 
 
 SOFTMAX_LOSSES: dict[str, LossEntry] = by_name(

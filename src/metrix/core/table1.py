@@ -25,7 +25,8 @@ from metrix.core.choices import by_name
 from metrix.core.functions import Exponential, Hinge, Log, Log1p, Shortfall, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
-from metrix.errors import check_integer, check_number, unknown_choice
+from metrix.core.settings import check_margin, check_scale, make_room
+from metrix.errors import check_flag, check_name
 
 __all__ = [
     "NCA",
@@ -41,19 +42,19 @@ __all__ = [
 
 def nca_row(temperature: float, include_positive: bool) -> Row:
     """The NCA rows: -log Σ⁺ e^{x/T} + log Σ⁻ e^{x/T}."""
-    rho = Exponential(1.0 / check_number("temperature", temperature, above=0))
-    return Row(identity, Log(-1.0), Log(), rho, rho, include_positive)
+    rho = Exponential(1.0 / check_scale("temperature", temperature))
+    return Row(identity, Log(-1.0), Log(), rho, rho, check_flag("include_positive", include_positive))
 
 
 def similarity_row(beta: float, gamma: float, margin: float, negative_margin: float, weighted: bool) -> Row:
     """The rows of log(1 + Σ e^…): multi-similarity and proxy anchor weighted by 1/β and 1/γ."""
-    beta, gamma = check_number("beta", beta, above=0), check_number("gamma", gamma, above=0)
+    beta, gamma = check_scale("beta", beta), check_scale("gamma", gamma)
     return Row(
         tau=identity,
         sigma_pos=Log1p(1.0 / beta if weighted else 1.0),
         sigma_neg=Log1p(1.0 / gamma if weighted else 1.0),
-        rho_pos=Exponential(-beta, margin),
-        rho_neg=Exponential(gamma, negative_margin),
+        rho_pos=Exponential(-beta, check_margin("margin", margin)),
+        rho_neg=Exponential(gamma, check_margin("negative_margin", negative_margin)),
     )
 
 
@@ -74,8 +75,7 @@ class Contrastive(Loss):
 
     def __init__(self, margin: float = 0.5, reduction: str = "sum") -> None:
         reductions = {"sum": mean_over_anchors, "mean_nonzero": mean_nonzero}
-        if reduction not in reductions:
-            raise unknown_choice("reduction", reduction, reductions)
+        reduction, margin = check_name("reduction", reduction, reductions), check_margin("margin", margin)
         super().__init__(Row(identity, identity, identity, negated, Hinge(margin)), reductions[reduction])
         self.margin = self.threshold = margin
         self.threshold_row = replace(self.row, rho_pos=Shortfall(margin))  # -x has no similarity to stop at
@@ -95,6 +95,7 @@ class LiftedStructure(Loss):
     _shown = ("margin",)
 
     def __init__(self, margin: float = 1.0) -> None:
+        margin = check_margin("margin", margin)
         super().__init__(Row(Hinge(), Log(), Log(), Exponential(-1.0), Exponential(1.0, margin)))
         self.margin = margin
 
@@ -115,8 +116,8 @@ class BinomialDeviance(Loss):
 
     def __init__(self, beta: float = 2.0, gamma: float = 50.0, margin: float = 0.5) -> None:
         super().__init__(similarity_row(beta, gamma, margin, margin, weighted=False))
-        self.beta, self.gamma, self.margin = beta, gamma, margin
-        self.threshold = margin
+        self.beta, self.gamma, self.margin = float(beta), float(gamma), float(margin)
+        self.threshold = self.margin
 
 
 class MultiSimilarity(Loss):
@@ -135,8 +136,8 @@ class MultiSimilarity(Loss):
 
     def __init__(self, beta: float = 18.0, gamma: float = 75.0, margin: float = 0.77) -> None:
         super().__init__(similarity_row(beta, gamma, margin, margin, weighted=True))
-        self.beta, self.gamma, self.margin = beta, gamma, margin
-        self.threshold = margin
+        self.beta, self.gamma, self.margin = float(beta), float(gamma), float(margin)
+        self.threshold = self.margin
 
 
 class NCA(Loss):
@@ -154,7 +155,7 @@ class NCA(Loss):
 
     def __init__(self, temperature: float = 1.0, include_positive: bool = False) -> None:
         super().__init__(nca_row(temperature, include_positive))
-        self.temperature, self.include_positive = temperature, include_positive
+        self.temperature, self.include_positive = float(temperature), include_positive
 
 
 class ProxyAnchor(ProxyAnchorLoss):
@@ -193,13 +194,13 @@ class ProxyAnchor(ProxyAnchorLoss):
         weighted: bool = True,
     ) -> None:
         reductions = {"mean": mean_over_anchors, "present": mean_over_present}
-        if reduction not in reductions:
-            raise unknown_choice("reduction", reduction, reductions)
-        negative_margin = margin if negative_margin is None else negative_margin
+        reduction, weighted = check_name("reduction", reduction, reductions), check_flag("weighted", weighted)
+        margin = check_margin("margin", margin)
+        negative_margin = margin if negative_margin is None else check_margin("negative_margin", negative_margin)
         row = similarity_row(beta, gamma, margin, negative_margin, weighted)
-        proxies = nn.init.kaiming_normal_(new_proxies(num_classes, dim), mode="fan_out")
+        proxies = nn.init.kaiming_normal_(make_room(num_classes=num_classes, dim=dim), mode="fan_out")
         super().__init__(row, proxies, reductions[reduction])
-        self.beta, self.gamma, self.margin, self.negative_margin = beta, gamma, margin, negative_margin
+        self.beta, self.gamma, self.margin, self.negative_margin = float(beta), float(gamma), margin, negative_margin
         self.threshold = (margin + negative_margin) / 2
         self.reduction, self.weighted = reduction, weighted
 
@@ -225,8 +226,8 @@ class ProxyNCA(ProxyCandidateLoss):
     _shown = ("temperature", "include_positive")
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0, include_positive: bool = False) -> None:
-        super().__init__(nca_row(temperature, include_positive), torch.randn_like(new_proxies(num_classes, dim)) / 8)
-        self.temperature, self.include_positive = temperature, include_positive
+        super().__init__(nca_row(temperature, include_positive), small_proxies(num_classes, dim))
+        self.temperature, self.include_positive = float(temperature), include_positive
 
 
 class ProxyNCAPlusPlus(ProxyCandidateLoss):
@@ -245,13 +246,13 @@ class ProxyNCAPlusPlus(ProxyCandidateLoss):
     _shown = ("temperature", "include_positive")
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1 / 9, include_positive: bool = True) -> None:
-        super().__init__(nca_row(temperature, include_positive), torch.randn_like(new_proxies(num_classes, dim)) / 8)
-        self.temperature, self.include_positive = temperature, include_positive
+        super().__init__(nca_row(temperature, include_positive), small_proxies(num_classes, dim))
+        self.temperature, self.include_positive = float(temperature), include_positive
 
 
-def new_proxies(num_classes: int, dim: int) -> torch.Tensor:
-    """Room for one proxy per class: (num_classes, dim)."""
-    return torch.empty(check_integer("num_classes", num_classes, least=1), check_integer("dim", dim, least=1))
+def small_proxies(num_classes: int, dim: int) -> torch.Tensor:
+    """Proxies of random directions, shorter than 1 so that they turn fast: (num_classes, dim)."""
+    return make_room(num_classes=num_classes, dim=dim).normal_() / 8
 
 
 TABLE1: dict[str, LossEntry] = by_name(

@@ -18,14 +18,14 @@ For `anc-neg` p is 1, since the anchor takes the place of the positive; `pos-pos
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from metrix.core.generic import Row, Totals, Weights
 from metrix.core.loss import Loss
 from metrix.core.pairs import PairKind
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.errors import InvalidInput, check_name, check_number
 
 TARGETS = ("paper", "interpolated")
 
@@ -49,9 +49,10 @@ class InterpolatedTarget:
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        if not -1.0 < self.neg < self.pos <= 1.0:
+        pos, neg = check_number("target_pos", self.pos), check_number("target_neg", self.neg)
+        if not -1.0 < neg < pos <= 1.0:
             raise InvalidInput(
-                f"target_pos, target_neg: expected -1 < target_neg < target_pos ≤ 1, got {self.pos}, {self.neg}"
+                f"target_pos, target_neg: expected -1 < target_neg < target_pos ≤ 1, got {self.pos!r}, {self.neg!r}"
             )
 
     def for_mixture(self, kind: PairKind, normalise: bool) -> InterpolatedTarget:
@@ -70,16 +71,15 @@ def build_target(name: str, loss: Loss, pos: float, neg: float) -> InterpolatedT
     Raises:
         InvalidInput: the loss has no threshold, or p and n are out of order.
     """
-    if name not in TARGETS:
-        raise unknown_choice("target", name, TARGETS)
-    if name == "paper":
+    if check_name("target", name, TARGETS) == "paper":
         return None
     if loss.threshold is None:
         raise InvalidInput(
             "target='interpolated': expected a loss that compares similarities with a threshold (contrastive, binomial "
             f"deviance, multi-similarity, proxy anchor), got {type(loss).__name__}, which has none; use target='paper'"
         )
-    return InterpolatedTarget(pos, neg)
+    target = InterpolatedTarget(pos, neg)
+    return replace(target, pos=float(target.pos), neg=float(target.neg))
 
 
 def move_threshold(loss: Loss, target: InterpolatedTarget) -> Loss:

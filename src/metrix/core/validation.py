@@ -12,14 +12,11 @@ from torch import Tensor
 from metrix.core.compute.derivatives import refuse_vmap
 from metrix.core.relations import GradedLabels
 from metrix.core.similarity import divide_by_norm
-from metrix.core.tensors import as_tensor
+from metrix.core.tensors import FLOATS, INTEGERS, as_tensor
 from metrix.errors import EmbeddingError, InvalidInput, LabelError, MetrixWarning, ShapeError
 from metrix.messages import first_few
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 NAMED = 2**62  # the first of the numbers that names of classes have
-INTEGERS = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, *SIGNED)
 
 
 def as_class_numbers(name: str, given: object) -> Tensor:

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline, pairs_of
+from metrix.core.settings import check_scale
 from metrix.core.similarity import gram
-from metrix.errors import check_number
 
 
 class EPSHN(Baseline):
@@ -32,7 +32,7 @@ class EPSHN(Baseline):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = check_number("temperature", temperature, above=0)
+        self.temperature = check_scale("temperature", temperature)
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """softplus((s_n - s_p)/T), which is the same."""

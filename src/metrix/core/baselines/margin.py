@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.baselines.base import Baseline, LabelPairs, distances, pairs_of
+from metrix.core.settings import check_generator, check_scale, make_room
 from metrix.core.validation import at_least_float32, check_labels
 from metrix.errors import InvalidInput, check_integer, check_number
 
@@ -49,11 +50,14 @@ class Margin(Baseline):
         super().__init__()
         if num_classes is not None:
             check_integer("num_classes", num_classes, least=1)
-        if not 0 < nearest < farthest <= 2:
-            raise InvalidInput(f"distances: expected 0 < nearest < farthest ≤ 2, got {nearest} and {farthest}")
-        self.margin, self.nearest, self.farthest = check_number("margin", margin, above=0), nearest, farthest
-        self.generator = generator
-        self.beta = nn.Parameter(torch.full((num_classes or 1,), check_number("beta", beta, above=0)))
+        self.nearest = check_number("nearest", nearest, above=0, most=2)
+        self.farthest = check_number("farthest", farthest, above=0, most=2)
+        if self.nearest >= self.farthest:
+            raise InvalidInput(
+                f"nearest, farthest: expected 0 < nearest < farthest ≤ 2, got {nearest!r} and {farthest!r}"
+            )
+        self.margin, self.generator = check_scale("margin", margin), check_generator(generator)
+        self.beta = nn.Parameter(make_room(num_classes=num_classes or 1).fill_(check_scale("beta", beta)))
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """Labels checked against the classes that have a β."""

@@ -11,8 +11,9 @@ from metrix.core.baselines.base import Baseline
 from metrix.core.compute.blocks import rows_in_block
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals
+from metrix.core.settings import check_scale
 from metrix.core.similarity import gram, rows_of_gram
-from metrix.errors import InvalidInput, check_integer, check_number
+from metrix.errors import check_integers
 
 
 class RecallAtK(Baseline):
@@ -46,11 +47,9 @@ class RecallAtK(Baseline):
         self, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0
     ) -> None:
         super().__init__()
-        if isinstance(ks, str) or not ks:
-            raise InvalidInput(f"ks: expected one or several numbers ≥ 1, such as (1, 2, 4), got {ks!r}")
-        self.ks = tuple(check_integer("ks", k, least=1) for k in ks)
-        self.temperature = check_number("temperature", temperature, above=0)
-        self.rank_temperature = check_number("rank_temperature", rank_temperature, above=0)
+        self.ks = check_integers("ks", ks, least=1, most=10**9)
+        self.temperature = check_scale("temperature", temperature)
+        self.rank_temperature = check_scale("rank_temperature", rank_temperature)
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean over queries that have a positive."""

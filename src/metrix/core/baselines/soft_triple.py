@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metrix.core.baselines.base import Baseline
+from metrix.core.settings import check_margin, check_scale, check_weight, make_room
 from metrix.core.validation import check_labels, unit
-from metrix.errors import ShapeError, check_integer, check_number
+from metrix.errors import ShapeError
 
 
 class SoftTriple(Baseline):
@@ -48,13 +49,11 @@ class SoftTriple(Baseline):
         margin: float = 0.01,
     ) -> None:
         super().__init__()
-        for name, value in (("num_classes", num_classes), ("dim", dim), ("centers", centers)):
-            check_integer(name, value, least=1)
-        self.la, self.gamma = check_number("la", la, above=0), check_number("gamma", gamma, above=0)
-        self.tau, self.margin = check_number("tau", tau, least=0), check_number("margin", margin)
+        self.la, self.gamma = check_scale("la", la), check_scale("gamma", gamma)
+        self.tau, self.margin = check_weight("tau", tau), check_margin("margin", margin)
         # Only the direction of a centre counts, and Adam's steps are as long as the learning rate, so the length
         # of centres says how fast they turn: the authors' 1/√(C·K) would make them tumble where classes are many.
-        self.centers = nn.Parameter(torch.randn(num_classes, centers, dim))
+        self.centers = nn.Parameter(make_room(num_classes=num_classes, centers=centers, dim=dim).normal_())
 
     def labels(self, labels: Tensor, x: Tensor) -> Tensor:
         """Labels checked against the classes that have centres."""

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from metrix.core.baselines.base import Baseline, LabelPairs, distances, pairs_of
-from metrix.errors import check_number, unknown_choice
+from metrix.core.settings import check_scale
+from metrix.errors import check_name
 
 MINING = ("semi-hard", "all")
 
@@ -35,9 +36,7 @@ class Triplet(Baseline):
 
     def __init__(self, margin: float = 0.2, mining: str = "semi-hard") -> None:
         super().__init__()
-        if mining not in MINING:
-            raise unknown_choice("mining", mining, MINING)
-        self.margin, self.mining = check_number("margin", margin, above=0), mining
+        self.margin, self.mining = check_scale("margin", margin), check_name("mining", mining, MINING)
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Σ (D_ap - D_an + m) as Σ c_ap D_ap - Σ c_an D_an + m · triplets, with the counts c of each pair."""

@@ -58,7 +58,7 @@ class Drawing:
         self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
         """λ of a shape, unless it is given as a number or a tensor of that shape."""
-        return Factors(given, self.alpha, self.lam_per == "pair", generator, like).matrix(shape)
+        return Factors(given, float(self.alpha), self.lam_per == "pair", generator, like).matrix(shape)
 
 
 def draw_partners(labels: Tensor, generator: torch.Generator | None) -> Tensor | None:

@@ -30,8 +30,9 @@ from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
 from metrix.core.objective import Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
+from metrix.core.settings import check_generator, check_scale, check_weight
 from metrix.core.split_model import AnyModel, SplitModel
-from metrix.errors import InvalidInput, check_integer, check_number, unknown_choice
+from metrix.errors import InvalidInput, check_integer, check_name
 
 TARGETS = ("instances", "classes")
 
@@ -71,16 +72,15 @@ class IMix(MixingObjective):
         super().__init__()
         self.loss: Loss = as_pair_loss(loss, "IMix")
         find("mixup", mixup, MIXUP_TYPES)
-        if targets not in TARGETS:
-            raise unknown_choice("targets", targets, TARGETS)
+        check_name("targets", targets, TARGETS)
         if temperature is not None:
-            check_number("temperature", temperature, above=0)
+            temperature = check_scale("temperature", temperature)
         if temperature is not None and targets == "classes":
             raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
         self.drawing = Drawing(alpha, lam_per, "IMix")
         self.mixup, self.targets, self.temperature = mixup, targets, temperature
-        self.strength = check_number("strength", strength, least=0)
-        self.generator, self.memory_budget = generator, check_integer("memory_budget", memory_budget, least=1)
+        self.strength, self.generator = check_weight("strength", strength), check_generator(generator)
+        self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
 
     @property
     def mixup_types(self) -> tuple[str, ...]:

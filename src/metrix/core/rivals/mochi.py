@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from metrix.core.choices import find_several
 from metrix.core.closed_form import inverse_norms, mixed_similarity
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals, Weights
@@ -27,9 +28,10 @@ from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, M
 from metrix.core.pairs import PAIR_KINDS, MixingPairs, mixing_pairs, rows_of
 from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.sets import Sets
+from metrix.core.settings import check_generator
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
-from metrix.errors import InvalidInput, check_integer, unknown_choice
+from metrix.errors import InvalidInput, check_integer
 
 KINDS = ("neg-neg", "anc-neg")
 HARDEST = 100  # negatives of an anchor that are mixed in the paper's comparison
@@ -62,12 +64,9 @@ class MoCHi(EmbeddingObjective):
     ) -> None:
         super().__init__()
         self.loss: Loss = as_pair_loss(loss, "MoCHi")
-        self.pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
-        for kind in self.pairs or ("none",):
-            if kind not in KINDS:
-                raise unknown_choice("pairs of MoCHi", kind, KINDS)
+        self.pairs = find_several("pairs of MoCHi", pairs, {kind: PAIR_KINDS[kind] for kind in KINDS})
         self.hard_negatives = check_integer("hard_negatives", hard_negatives, least=1)
-        self.drawing, self.generator = Drawing(alpha, lam_per, "MoCHi"), generator
+        self.drawing, self.generator = Drawing(alpha, lam_per, "MoCHi"), check_generator(generator)
         self.kinds = "+".join(self.pairs)
 
     def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> EmbeddingLoss:

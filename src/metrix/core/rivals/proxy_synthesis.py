@@ -22,9 +22,10 @@ from metrix.core.generic import Weights
 from metrix.core.loss import ProxyLoss
 from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_proxy_loss, draw_partners
+from metrix.core.settings import check_generator
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
-from metrix.errors import InvalidInput
+from metrix.errors import check_number
 
 
 class ProxySynthesis(EmbeddingObjective):
@@ -54,10 +55,8 @@ class ProxySynthesis(EmbeddingObjective):
     ) -> None:
         super().__init__()
         self.loss: ProxyLoss = as_proxy_loss(loss, "ProxySynthesis")
-        if not 0 < ratio <= 1:
-            raise InvalidInput(f"ratio: expected a number > 0 and ≤ 1, got {ratio}")
         self.drawing = Drawing(alpha, lam_per, "ProxySynthesis")
-        self.ratio, self.generator = float(ratio), generator
+        self.ratio, self.generator = check_number("ratio", ratio, above=0, most=1), check_generator(generator)
 
     def parts(
         self,

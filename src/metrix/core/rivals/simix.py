@@ -19,6 +19,7 @@ from metrix.core.baselines import RecallAtK
 from metrix.core.loss import Loss
 from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_pair_loss
+from metrix.core.settings import check_generator
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import check_labels, unit
 
@@ -48,7 +49,7 @@ class SiMix(EmbeddingObjective):
     ) -> None:
         super().__init__()
         self.loss: Loss | RecallAtK = loss if isinstance(loss, RecallAtK) else as_pair_loss(loss, "SiMix")
-        self.drawing, self.generator = Drawing(alpha, lam_per, "SiMix"), generator
+        self.drawing, self.generator = Drawing(alpha, lam_per, "SiMix"), check_generator(generator)
 
     def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> EmbeddingLoss:
         """The loss with virtual examples, and without. `lam`, a number or one for each pair, is drawn by default."""
