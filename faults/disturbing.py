@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 SECONDS = 600.0  # in which a command has to end, on a machine that is busy with other things too
 CHANGES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
@@ -227,22 +228,27 @@ def _run_command(folder: Path, stream: int, command: list[str], disturbance: Dis
         counter = ctypes.byref(shared.numbers, ctypes.sizeof(ctypes.c_long))
         shim.failing_writes_arm(f"{folder}/".encode(), counter, ctypes.c_long(at), disturbance.error)
     fork_workers(shared)
+    from metrix.cli import app
+
+    sys.argv = ["metrix", *command]
+    _run_to_exit(app.main)
+
+
+def _run_to_exit(action: Callable[[], object]) -> NoReturn:
+    """Run what a forked process is for, and end the process with the exit code that Python would give it."""
     code = 1
     try:
-        from metrix.cli import app
-
-        sys.argv = ["metrix", *command]
-        app.main()
+        action()
         code = 0
     except SystemExit as ended:
         code = int(ended.code or 0)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    finally:  # never back into the code that forked
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _watch_changes(root: str, disturbance: Disturbance, shared: Shared) -> None:
@@ -288,18 +294,8 @@ def fork_workers(shared: Shared) -> None:
                     os.close(write)
                 sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
                 shared.join()
-                code = 70
-                try:
-                    os.environ |= env
-                    worker.serve()
-                    code = 0
-                except SystemExit as ended:
-                    code = int(ended.code or 0)
-                except BaseException:
-                    import traceback
-
-                    traceback.print_exc()
-                os._exit(code)
+                os.environ |= env
+                _run_to_exit(worker.serve)
             self.stdin = os.fdopen(pipes[0][1], "w", encoding="utf-8")
             self.stdout = os.fdopen(pipes[1][0], encoding="utf-8")
             self.stderr = os.fdopen(pipes[2][0], encoding="utf-8")
