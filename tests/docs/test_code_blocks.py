@@ -145,3 +145,12 @@ def test_make_targets_exist() -> None:
 def test_the_documentation_has_code() -> None:
     assert "README.md" in PYTHON
     assert len(COMMANDS) > 20
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("README.md", "docs/results.md")])
+def test_blocks_fit_beside_both_columns_of_a_page(page: str) -> None:
+    """At 1280 pixels 86 characters fit; README.md is no page of the site."""
+    for block in blocks_of(page):
+        indent = 0 if (ROOT / page).read_text("utf-8").splitlines()[block.line - 1].startswith("```") else 4
+        long = [line for line in block.text.splitlines() if len(line) - indent > 86]
+        assert not long, f"{page}:{block.line}: {long}"
