@@ -155,3 +155,10 @@ def test_mistakes(refused: Any, run: Path, tmp_path: Path) -> None:
     refused("analyze", "utilization", run, "--mixup", "embed,inptu", words=("did you mean 'input'",))
     refused("analyze", "utilization", "--embeddings", tmp_path / "x.npy", words=("--train-embeddings",))
     assert not (run / "analysis" / ".geometry.json").exists()
+
+
+def test_a_table_says_what_may_follow_and_json_does_not(metrix: Any, run: Path, tmp_path: Path) -> None:
+    told = metrix("analyze", "geometry", run, "-o", tmp_path)
+    assert "next: " in told.err
+    assert f"metrix report {run} OTHER" in told.err
+    assert "next: " not in metrix("analyze", "geometry", run, "-o", tmp_path, "--json").err

@@ -56,7 +56,7 @@ def test_different_test_images_are_refused(refused: Any, run: Path, tmp_path: Pa
     shutil.copytree(run, copy)
     folder = RunFolder(copy)
     folder.write_text("config.yaml", folder.config.with_values({"split_seed": 5}).to_yaml())
-    refused("compare", run, copy, words=("different test images", "--data"))
+    refused("compare", run, copy, words=("different test data", "--data"))
     refused("compare", run, words=("two or more",))
     refused("compare", run, tmp_path / "none", words=("is no run",))
 

@@ -24,6 +24,10 @@ def test_explore_opens_runs_and_stops(run: Path, other_run: Path) -> None:
             line = process.stderr.readline()
             assert line, "it ended"
             found = re.search(r"http://127\.0\.0\.1:\d+", line)
+        said_next = "".join(process.stderr.readline() for _ in range(4))
+        assert "next: " in said_next
+        assert f"metrix compare {run} {other_run}" in said_next
+        assert f"metrix report {run} {other_run}" in said_next
         with urllib.request.urlopen(f"{found[0]}/explore", timeout=30) as answer:
             said = json.loads(answer.read())
         assert said["mode"] == "runs"

@@ -38,10 +38,12 @@ def test_serve_reload_and_stop(index: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        lines = [process.stderr.readline(), process.stderr.readline()]
+        lines = [process.stderr.readline() for _ in range(4)]
         found = re.search(r"http://127\.0\.0\.1:\d+", lines[1])
         assert found, lines
         address = found[0]
+        assert "next: " in lines[2]
+        assert f"curl -F image=@QUERY.jpg '{address}/search?k=5'" in "".join(lines[2:])
         assert get(f"{address}/info")["items"] == 18
         assert len(get(f"{address}/search?id=kind%200/0.jpg&k=3")["neighbours"]) == 3
         Index.open(index).delete(["kind 0/1.jpg"])

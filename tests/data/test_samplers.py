@@ -150,7 +150,7 @@ def test_what_cannot_be_is_said(options: dict[str, int], message: str) -> None:
 
 
 def test_random_sampler_says_what_cannot_be() -> None:
-    with pytest.raises(InvalidInput, match="from 1 to the number of images, 5, got 6"):
+    with pytest.raises(InvalidInput, match="from 1 to the number of examples, 5, got 6"):
         RandomSampler(5, 6)
     with pytest.raises(InvalidInput, match="at least world_size"):
         RandomSampler(9, 3, world_size=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -162,11 +163,38 @@ def test_tables_speak_of_vectors_and_of_the_network_before_training(
     assert f"before training: Recall@1 {100 * untrained:.1f} on 30 unseen classes" in outcome.err
     assert "240 vectors of 30 classes" in outcome.err
     assert "unseen classes, untrained" in outcome.out
-    evaluated = metrix("evaluate", tmp_path / "r", "--bootstrap", "0")
-    indexed = metrix("index", tmp_path / "r", folder / "vectors.parquet", "-o", tmp_path / "i")
-    for said in (outcome.out, evaluated.out, indexed.out):
-        assert "vectors" in said
-        assert "images" not in said
+    assert "image" not in outcome.out + outcome.err
+
+
+def test_no_command_speaks_of_images(folder: Path, run: Path, tmp_path: Path, metrix: Metrix) -> None:
+    index, page = tmp_path / "i", tmp_path / "page.html"
+    commands = {
+        "data check": ("data", "check", folder / "vectors.npz"),
+        "evaluate": ("evaluate", run, "--bootstrap", "0"),
+        "compare": ("compare", run, run),
+        "threshold": ("threshold", run, "--recall", "0.5", "-o", tmp_path / "t"),
+        "report": ("report", run, "-o", page, "--bootstrap", "0"),
+        "positivity": ("analyze", "positivity", run, "-o", tmp_path / "a"),
+        "utilization": ("analyze", "utilization", run, "-o", tmp_path / "a", "--epochs", "1"),
+        "geometry": ("analyze", "geometry", run, "-o", tmp_path / "a"),
+        "index": ("index", run, folder / "vectors.npz", "-o", index),
+        "search": ("search", index, folder / "queries.npy", "--html", tmp_path / "s.html"),
+        "duplicates": ("search", index, "--duplicates", "--html", tmp_path / "d.html"),
+        "suspects": ("search", index, "--suspects", "--html", tmp_path / "u.html"),
+        "nothing to search with": ("search", index, tmp_path / "nothing.npy"),
+        "too many dimensions": ("train", folder / "vectors.npz", "--head-init", "whiten", "-o", tmp_path / "w"),
+        "too few per class": ("train", folder / "vectors.npz", "--per-class", "1", "-o", tmp_path / "p"),
+    }
+    refused = ("nothing to search with", "too many dimensions", "too few per class")
+    for name, words in commands.items():
+        outcome = metrix(*words)
+        assert outcome.code == (2 if name in refused else 0), (name, outcome.err)
+        assert "image" not in (outcome.out + outcome.err).lower(), (name, outcome)
+    for written in (page, page.with_suffix(".md"), *(tmp_path / f"{name}.html" for name in "sdu")):
+        text = written.read_text()
+        said = re.sub(r"(?s)<(style|script|svg)\b.*?</\1>|<[^>]*>|\]\([^)]*\)|!\[", " ", text)
+        found = re.search(r".{0,60}\bimages?\b.{0,60}", said, re.IGNORECASE)
+        assert found is None, (written.name, found)
 
 
 def test_a_report_on_vectors(run: Path, tmp_path: Path, metrix: Metrix) -> None:

@@ -185,7 +185,7 @@ def test_runs_on_different_images_are_shown_but_not_compared(runs: Path, metrix:
     outcome = metrix("report", runs / "clean", runs / "elsewhere", runs / "mixed", "-o", out, "--test-only", "--json")
     assert outcome.code == 0, outcome.err
     page = checked(out.read_text("utf-8"))
-    assert "different test images (clean, mixed; elsewhere)" in page.text
+    assert "different test data (clean, mixed; elsewhere)" in page.text
     assert [run["against"] and run["against"]["run"] for run in outcome.json["runs"]] == [None, None, "clean"]
     assert all(run["evaluation"] for run in outcome.json["runs"])
 

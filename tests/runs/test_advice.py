@@ -67,7 +67,7 @@ def test_what_cannot_be_paired(tmp_path):
         advise(runs[1:3] + runs[3:])
     with pytest.raises(InvalidInput, match=r"differ in seed and mixup only, got lr 0\.0001 and 0\.1"):
         advise([*runs, write_run(tmp_path, 0.7, seed=3, lr=0.1)])
-    with pytest.raises(InvalidInput, match="on the same images"):
+    with pytest.raises(InvalidInput, match="on the same data"):
         advise([*runs, write_run(tmp_path, 0.7, images="other", seed=4)])
     with pytest.raises(InvalidInput, match="is not finished"):
         advise([*runs, write_run(tmp_path, None, seed=5), write_run(tmp_path, 0.5, seed=5, mixup=["embed"])])

@@ -65,7 +65,7 @@ def resumes_as_if_nothing_happened(config: Config, watcher: Watcher, tmp_path: P
 def test_a_loader_process_is_killed(small: Config, tmp_path: Path) -> None:
     config = small.with_values({"workers": 1, "epochs": 1, "max_steps": 8, "checkpoint_steps": 500, "holdout": 0.0})
     watcher = AtStep(1, kill_loader_processes)
-    resumes_as_if_nothing_happened(config, watcher, tmp_path, "process that loads images was killed", lambda: None)
+    resumes_as_if_nothing_happened(config, watcher, tmp_path, "process that loads the data was killed", lambda: None)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

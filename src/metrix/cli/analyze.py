@@ -94,7 +94,7 @@ def positivity_command(
         f"P(Pos(a, v)), {title}",
         {f"λ = {lam:.2f}": {"empirical": counted, "theoretical": expected} for lam, counted, expected in rows},
     )
-    _finish({**about, **columns}, table, folder / "positivity.json", written, json_output)
+    _finish(run, {**about, **columns}, table, folder / "positivity.json", written, json_output)
 
 
 def utilization_command(
@@ -164,7 +164,7 @@ def utilization_command(
     table = build_numbers_table(
         f"Utilization of {found.counts['queries']:,} queries, {epochs} epochs", rows, "lower is better"
     )
-    _finish(found.to_dict(), table, folder / "utilization.json", [], json_output)
+    _finish(run, found.to_dict(), table, folder / "utilization.json", [], json_output)
 
 
 def geometry_command(
@@ -189,6 +189,7 @@ def geometry_command(
     from metrix.runs.evaluation import embed_examples, read_examples
     from metrix.runs.output import make_output_folder
     from metrix.runs.trained_model import open_run
+    from metrix.train.vectors import name_examples
 
     check_one_source(run, embeddings)
     model = None
@@ -204,8 +205,10 @@ def geometry_command(
         name: {key: estimate_to_dict(v) if isinstance(v, Estimate) else v for key, v in row.items()}
         for name, row in found.items()
     }
-    table = build_numbers_table("Geometry", found, "alignment and uniformity: lower is better")
-    _finish(plain, table, make_output_folder(run, output) / "geometry.json", [], json_output)
+    counted = {"images": "embeddings" if model is None else name_examples(model.config)}
+    rows = {name: {counted.get(key, key): value for key, value in row.items()} for name, row in found.items()}
+    table = build_numbers_table("Geometry", rows, "alignment and uniformity: lower is better")
+    _finish(run, plain, table, make_output_folder(run, output) / "geometry.json", [], json_output)
 
 
 def _training_examples(
@@ -230,13 +233,16 @@ def _training_examples(
         return model, embed_examples(model, part="train")
 
 
-def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path], json_output: bool) -> None:
+def _finish(
+    run: Path | None, content: dict[str, Any], table: Any, path: Path, written: list[Path], json_output: bool
+) -> None:
     """Write the results as JSON; print them as JSON, or as a table with the names of the files written."""
     import json
 
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.runs.output import write_output
 
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -247,3 +253,6 @@ def _finish(content: dict[str, Any], table: Any, path: Path, written: list[Path]
     Console().print(table)
     for one in (*written, path):
         Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(one))}[/]", highlight=False)
+    if run is not None:
+        shown = f"{command('metrix', 'report', run)} OTHER"
+        print_next((shown, "a page with these measures of this run, beside those of another"))

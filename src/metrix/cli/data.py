@@ -59,7 +59,7 @@ def check_command(
     from metrix.cli.terminal.console import Console
 
     with Progress(console=Console(stderr=True), transient=True, disable=json_output) as bars:
-        task = bars.add_task("reading images", total=None)
+        task = bars.add_task("reading the data", total=None)
         report = data.check(
             spec,
             unseen=unseen,

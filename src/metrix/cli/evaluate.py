@@ -129,8 +129,9 @@ def evaluate_command(
         if path is not None:
             Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
     if run is not None:
+        shown = "retrieved images" if result.examples == "images" else "maps"
         print_next(
-            (command("metrix", "report", run), "a page with curves, measures and retrieved images"),
+            (command("metrix", "report", run), f"a page with curves, measures and {shown}"),
             (f"{command('metrix', 'compare', run)} OTHER", "is the difference to another run significant?"),
         )
 

@@ -36,6 +36,7 @@ def explore(
     """
     from rich.console import Console
 
+    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.explore import require_packages
 
@@ -54,5 +55,8 @@ def explore(
 
     def started(address: str) -> None:
         Console(stderr=True, soft_wrap=True).print(f"open [cyan]{address}/[/]   stop: Ctrl-C", highlight=False)
+        page = (command("metrix", "report", *runs), "a page to keep and to send, with the same runs")
+        between = (command("metrix", "compare", *runs), "is the difference significant?")
+        print_next(*([between] if len(runs) > 1 else []), page)
 
     run_server(app, host, port, grace=5, started=started)

@@ -46,6 +46,7 @@ def export_command(
     from metrix.runs.hub_folder import export_hub
     from metrix.runs.model_export import export_onnx, export_torch
     from metrix.runs.trained_model import open_run
+    from metrix.train.vectors import name_examples
 
     if onnx is None and torch_export is None and hub is None:
         raise InvalidInput("expected --onnx FILE.onnx, --torch-export FILE.pt2 or --hub FOLDER, got none of them")
@@ -71,6 +72,10 @@ def export_command(
         for path in one.files:
             console.print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
     if onnx is not None:
+        examples = name_examples(model.config)
         print_next(
-            (f"{command('metrix', 'embed', run)} PATH {command('--engine', onnx)}", "embed images with the file")
+            (
+                f"{command('metrix', 'embed', run)} PATH {command('--engine', onnx)}",
+                f"embed {examples} with the file",
+            )
         )

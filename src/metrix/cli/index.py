@@ -94,18 +94,18 @@ def index(
     if done.skipped:
         errors.print(describe_skipped(done.skipped), markup=False, highlight=False)
     if manifest.kind == "exact" and manifest.count > SUGGEST_PAST:
-        errors.print("exact search compares every image; --kind hnsw or ivf is faster and states its recall")
+        errors.print("exact search compares all items; --kind hnsw or ivf is faster and states its recall")
     query = "--id ID" if manifest.root is None else "QUERY.jpg"
     print_next(
         (f"{command('metrix', 'search', target)} {query}", "search with an image" if manifest.root else "search"),
-        (command("metrix", "search", target, "--suspects"), "images that may have a wrong label"),
+        (command("metrix", "search", target, "--suspects"), f"{manifest.examples} that may have a wrong label"),
         (command("metrix", "serve", target), "a service and a page to look at"),
     )
 
 
 def _default_output(images: list[str] | None) -> Path:
     if not images:
-        raise InvalidInput("index: expected -o INDEX, or images to index, got neither")
+        raise InvalidInput("index: expected -o INDEX, or data to index, got neither")
     return Path(Path(images[0]).resolve().stem + ".index")
 
 
@@ -126,7 +126,7 @@ def _embed(
     from metrix.runs.trained_model import open_run
 
     if run is None or not images:
-        raise InvalidInput("index: expected a RUN and images to embed with it: metrix index RUN PATH -o INDEX")
+        raise InvalidInput("index: expected a RUN and data to embed with it: metrix index RUN PATH -o INDEX")
     model = open_run(run, report)
     if not add and not update:
         return index_images(model, images, target, kind=kind, store=store, root=root, **reading)
@@ -142,7 +142,7 @@ def _change(target: Path, delete: list[str] | None, merge: Path | None, images: 
     from metrix.search import Index
 
     if images:
-        raise InvalidInput(f"--delete and --merge: expected no images, got {first_few(images)}; leave them out")
+        raise InvalidInput(f"--delete and --merge: expected no data, got {first_few(images)}; leave them out")
     found = Index.open(target)
     if delete:
         found.delete(delete)

@@ -180,14 +180,14 @@ def _clean(
             least = NEAR_IDENTICAL if least is None else least
             groups = find_duplicates(index, least, lambda done, of: report("comparing", done, of))
             content: dict[str, Any] = {"threshold": least, "duplicates": [asdict(group) for group in groups]}
-            page, table = compose_duplicates_page, build_duplicates_table(groups, least)
+            page, table = compose_duplicates_page, build_duplicates_table(groups, least, index.manifest.examples)
             composed = None if html is None else page(index, groups)
         else:
             if same or threshold is not None:
                 raise InvalidInput("--same and --threshold: expected with a query or --duplicates, got --suspects")
             suspects = find_suspects(index, k, lambda done, of: report("comparing", done, of))
             content = {"k": k, "suspects": [asdict(one) for one in suspects]}
-            table = build_suspects_table(suspects, k)
+            table = build_suspects_table(suspects, k, index.manifest.examples)
             composed = None if html is None else compose_suspects_page(index, suspects)
     if composed is not None and html is not None:
         _write_page(html, composed)

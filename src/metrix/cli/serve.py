@@ -43,6 +43,7 @@ def serve(
     service switches to it without an interruption; SIGHUP and POST /reload make it look at once.
     """
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import print_next
     from metrix.explore import require_packages
 
     require_packages()
@@ -59,8 +60,12 @@ def serve(
     app = build_service(index, run, limits, token=token or None)
 
     def started(address: str) -> None:
-        said = Console(stderr=True, soft_wrap=True)
-        said.print(f"serving [bold]{index}[/] ({len(app.state.service.current.index):,} items)", highlight=False)
+        said, current = Console(stderr=True, soft_wrap=True), app.state.service.current.index
+        said.print(f"serving [bold]{index}[/] ({len(current):,} items)", highlight=False)
         said.print(f"explore: [cyan]{address}/[/]   API: [cyan]{address}/docs[/]   stop: Ctrl-C", highlight=False)
+        with_token = " -H 'Authorization: Bearer TOKEN'" if token else ""
+        query = "-F image=@QUERY.jpg " if current.manifest.root is not None else ""
+        place = f"'{address}/search?k=5'" if query else f"'{address}/search?id=ID&k=5'"
+        print_next((f"curl{with_token} {query}{place}", "search from another terminal or program"))
 
     run_server(app, host, port, grace=timeout, started=started)

@@ -73,7 +73,7 @@ class RandomSampler(BatchSampler):
     def __init__(self, size: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         if not 1 <= batch_size <= size:
             raise InvalidInput(
-                f"batch_size: expected an integer from 1 to the number of images, {size}, got {batch_size}"
+                f"batch_size: expected an integer from 1 to the number of examples, {size}, got {batch_size}"
             )
         _require_enough("batch_size", batch_size, world_size)
         super().__init__(-(-size // batch_size), seed, rank, world_size, batch_size)

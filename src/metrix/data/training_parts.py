@@ -38,7 +38,8 @@ def choose_validation(catalogue: Catalogue, holdout: float, seed: int = 0, broke
             return catalogue
         return _with_note(
             catalogue,
-            "no validation image has another one of its class, so no epoch is selected: the model is that of the last",
+            f"no validation {catalogue.noun} has another one of its class, so no epoch is selected: the model is that "
+            "of the last",
         )
     total = _count_classes(catalogue, "train")
     if holdout == 0 or total < 2:
@@ -57,7 +58,7 @@ def choose_validation(catalogue: Catalogue, holdout: float, seed: int = 0, broke
     return _with_note(
         catalogue,
         f"no epoch is selected, the model is that of the last: {total} training classes are too few to hold out "
-        f"{LEAST_CLASSES} with {LEAST_QUERIES} images, which it takes to tell epochs apart",
+        f"{LEAST_CLASSES} with {LEAST_QUERIES} {catalogue.noun}s, which it takes to tell epochs apart",
     )
 
 
@@ -72,13 +73,13 @@ def describe_untrainable(catalogue: Catalogue, broken: Sequence[Broken] = ()) ->
     if not len(_good(catalogue, "query", broken)) or not len(_good(catalogue, "gallery", broken)):
         missing = "query" if not len(_good(catalogue, "query", broken)) else "gallery"
         problems.append(
-            f"expected images to measure the model on, got no {missing} images; add some to the test "
-            "part, or leave the split to metrix (a manifest without the column split, a folder of class folders)"
+            f"expected {catalogue.noun}s to measure the model on, got no {missing} {catalogue.noun}s; add some to the "
+            "test part, or leave the split to metrix (a manifest without the column split, a folder of class folders)"
         )
     elif not count_answerable(catalogue, "query", broken):
         problems.append(
-            "expected test images with another one of their class to find, got none, so that nothing can be measured; "
-            "add images to the test classes"
+            f"expected test {catalogue.noun}s with another one of their class to find, got none, so that nothing can "
+            f"be measured; add {catalogue.noun}s to the test classes"
         )
     return problems
 

@@ -17,6 +17,7 @@ from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.train.batches import Report
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, open_run_folder
+from metrix.train.vectors import name_examples
 
 LONGEST_NAME = 24  # characters that fit beside a curve
 
@@ -114,6 +115,12 @@ def measure_run(run: ReportedRun, spec: str | None, ks: tuple[int, ...] | None, 
 def measured_runs(runs: Sequence[ReportedRun]) -> list[MeasuredRun]:
     """The runs that could be measured."""
     return [run.measured for run in runs if run.measured is not None]
+
+
+def name_examples_of(runs: Sequence[ReportedRun]) -> str:
+    """What the runs are trained on: images, vectors, or `examples` if some are trained on either."""
+    names = {name_examples(run.config) for run in runs}
+    return names.pop() if len(names) == 1 else "examples"
 
 
 def group_comparable(runs: Sequence[ReportedRun]) -> list[list[MeasuredRun]]:

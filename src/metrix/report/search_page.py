@@ -27,7 +27,7 @@ def compose_search_page(
         picture = _query_picture(index, queries, n, label)
         hits = [_hit(index, one["id"], one.get(LABEL), label, one["similarity"]) for one in answers[n]]
         shown.append(Query(picture, {"nearest": hits}))
-    title = f"{len(answers):,} {'query' if len(answers) == 1 else 'queries'} in {count(len(index), 'image')}"
+    title = f"{len(answers):,} {'query' if len(answers) == 1 else 'queries'} in {count(len(index), _noun(index))}"
     return Page("Search", [Section(title, [Gallery(shown, _more(len(answers)), "search")])], about)
 
 
@@ -37,7 +37,7 @@ def compose_duplicates_page(index: Index, groups: Sequence[Duplicates]) -> Page:
     for group in groups[:MOST]:
         first, *others = group.ids[:13]
         hits = [_hit(index, one, None, None, group.similarity) for one in others]
-        shown.append(Query(_picture(index, first, None), {count(len(group.ids), "image"): hits}))
+        shown.append(Query(_picture(index, first, None), {count(len(group.ids), _noun(index)): hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(groups)), "duplicates")] if shown else [Text("None were found.")]
     return Page("Duplicates", [Section(count(len(groups), "group"), blocks)])
 
@@ -49,7 +49,7 @@ def compose_suspects_page(index: Index, suspects: Sequence[Suspect]) -> Page:
         hit = _hit(index, one.nearest, one.suggested, None, one.share)
         shown.append(Query(_picture(index, one.id, f"labelled {one.label}"), {f"neighbours: {one.suggested}": [hit]}))
     blocks: list[Block] = [Gallery(shown, _more(len(suspects)), "suspects")] if shown else [Text("None were found.")]
-    return Page("Suspects", [Section(count(len(suspects), "image"), blocks)])
+    return Page("Suspects", [Section(count(len(suspects), _noun(index)), blocks)])
 
 
 def _more(number: int) -> str:
@@ -82,3 +82,7 @@ def _query_picture(index: Index, queries: Queries, n: int, label: str | None) ->
     if file is None or queries.own[n] is not None:
         return _picture(index, queries.names[n] if queries.own[n] is None else queries.own[n], name)
     return Picture(np.array(load_image(file, None, 512)), name)
+
+
+def _noun(index: Index) -> str:
+    return index.manifest.examples.removesuffix("s")

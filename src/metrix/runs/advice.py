@@ -140,7 +140,7 @@ def _check_alike(runs: Sequence[RunFolder], configs: Sequence[Config]) -> None:
         raise InvalidInput(f"runs: expected runs that differ in seed and mixup only, got {told}")
     prints = {json.loads((run.path / "environment.json").read_text("utf-8"))["data_fingerprint"] for run in runs}
     if len(prints) > 1:
-        raise InvalidInput("runs: expected runs on the same images, got runs on different ones")
+        raise InvalidInput("runs: expected runs on the same data, got runs on different ones")
 
 
 def _describe(config: Config) -> str:

@@ -72,7 +72,7 @@ def compare_runs(
         about = other.about or {}
         if about["fingerprint"] != first["fingerprint"]:
             raise InvalidInput(
-                f"{first['run']} and {about['run']} have different test images (data {first['data']!r} and "
+                f"{first['run']} and {about['run']} have different test data (data {first['data']!r} and "
                 f"{about['data']!r}), but a paired comparison needs the same queries; give --data SPEC to measure "
                 "all runs on the same data"
             )

@@ -171,7 +171,7 @@ def evaluate_examples(
     if examples.relation is not None and (approximate or expand or rerank):
         raise InvalidInput(
             "--approximate, --expand, --rerank: expected none of them for a run whose labels have degrees "
-            "(category_weight, or several labels of an image), which are measured by a plain, exact search; leave "
+            "(category_weight, or several labels of an example), which are measured by a plain, exact search; leave "
             "them out"
         )
     searcher = None

@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from metrix.errors import InvalidInput
-from metrix.messages import count, first_few
+from metrix.messages import first_few
 from metrix.runs.evaluation import embed_examples
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Pairs, Threshold, count_pairs
+from metrix.train.vectors import name_examples
 
 FILE = "threshold.json"
 
@@ -58,6 +59,7 @@ def measure_threshold(
     names = sorted(set(labels.tolist()))
     about = {
         "images": pairs.images,
+        "examples": name_examples(model.config),
         "classes": pairs.classes,
         "class_names": names,
         "data": (examples.about or {}).get("data"),
@@ -74,8 +76,8 @@ def describe_classes(found: MeasuredThreshold) -> str:
     """Which classes the pairs are of, in a sentence."""
     about = found.about
     return (
-        f"all pairs of {count(about['images'], 'image')} of {about['classes']:,} held-out classes of {about['data']} "
-        f"({first_few(about['class_names'])})"
+        f"all pairs of {about['images']:,} {about['examples']} of {about['classes']:,} held-out classes of "
+        f"{about['data']} ({first_few(about['class_names'])})"
     )
 
 

@@ -79,6 +79,11 @@ class Manifest(_Strict):
     threshold: Threshold | None = None
     recall: float | None = None  # measured recall of an approximate index against exact search
 
+    @property
+    def examples(self) -> str:
+        """What the items are, as tables call them: images, or vectors that a network was trained on."""
+        return "images" if self.root is not None or self.data is not None else "vectors"
+
     @field_validator("place")
     @classmethod
     def _plain_names(cls, place: dict[str, str | int]) -> dict[str, str | int]:

@@ -62,7 +62,7 @@ class Pairs:
         if chosen < 0:
             best = int(np.nanargmax(precision[0]))
             raise InvalidInput(
-                f"precision: expected at most {precision[0, best]:.4f}, the highest that these images reach (at "
+                f"precision: expected at most {precision[0, best]:.4f}, the highest that these examples reach (at "
                 f"similarity {self.edges[best]:.4f}), got {wanted}"
             )
         low = high = float(self.edges[chosen])
@@ -102,7 +102,7 @@ def count_pairs(vectors: object, labels: Any, resamples: int = 500, seed: int = 
     starts = np.concatenate([[0], ends[:-1]])
     if (ends - starts).max() < 2 or len(known) < 2:
         raise LabelError(
-            f"labels: expected two classes, one of them with two images, got {len(known)} in {len(unit)} images"
+            f"labels: expected two classes, one of them with two examples, got {len(known)} in {len(unit)} examples"
         )
     draws = np.random.default_rng(seed)
     times = np.stack([np.bincount(draws.integers(len(known), size=len(known)), minlength=len(known))

@@ -29,6 +29,7 @@ from metrix.files import describe_failure, warn_not_cached
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 from metrix.train.names import LOSSES, MIXUP_TYPES
+from metrix.train.vectors import name_examples
 
 if TYPE_CHECKING:
     from metrix.core.relations import Relation
@@ -100,10 +101,11 @@ def fit_batch_size(config: Config, part: Part) -> tuple[Config, str]:
     """
     train, classes = config.train, part.num_classes
     if train.sampler == "random":
-        used, why = min(train.batch_size, len(part)), f"there are {len(part)} training images"
+        used, why = min(train.batch_size, len(part)), f"there are {len(part)} training {name_examples(config)}"
     else:
         used = min(train.batch_size // train.per_class, classes) * train.per_class
-        few = f"there are {classes} training classes, each with {train.per_class} images in a batch (per_class)"
+        each = f"{train.per_class} {name_examples(config)} in a batch (per_class)"
+        few = f"there are {classes} training classes, each with {each}"
         why = few if used == classes * train.per_class else f"it is a multiple of per_class={train.per_class}"
     if used == train.batch_size or used < 2 * (1 if train.sampler == "random" else train.per_class):
         return config, ""
@@ -118,8 +120,9 @@ def build_sampler(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -
         return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed, rank=rank, world_size=world)
     if train.per_class < 2 and LOSSES[config.loss.loss].needs_pairs:
         raise InvalidInput(
-            f"per_class: expected at least 2 with loss {config.loss.loss!r}, whose positives are images of the same "
-            f"class, got {train.per_class}; raise it, or choose a loss with proxies or centres"
+            f"per_class: expected at least 2 with loss {config.loss.loss!r}, whose positives are "
+            f"{name_examples(config)} of the same class, got {train.per_class}; raise it, or choose a loss with "
+            "proxies or centres"
         )
     classes = min(train.batch_size // train.per_class, part.num_classes)
     if classes < 2:

@@ -118,8 +118,8 @@ class CollapseWatch:
 def describe_collapse(noticed: dict[str, Any]) -> str:
     """The warning, with its figures and what to do."""
     return (
-        f"the embedding has collapsed by step {noticed['step']:,}: images of one class have similarity "
-        f"{noticed['positive_similarity']:.3f} to each other, images of different classes "
+        f"the embedding has collapsed by step {noticed['step']:,}: examples of one class have similarity "
+        f"{noticed['positive_similarity']:.3f} to each other, examples of different classes "
         f"{noticed['negative_similarity']:.3f} (separation {noticed['separation']:.2f}, at the first step "
         f"{noticed['separation_at_first_step']:.2f}). Lower the learning rate (--lr), train the head alone first "
         "(--warmup-epochs 1), choose another loss (--loss multi-similarity), or start with --head-init whiten"

@@ -92,7 +92,7 @@ def describe_loading_failure(error: Exception) -> str | None:
         return message if name.startswith("metrix.") else None
     lost = isinstance(error, EOFError | ConnectionError | FileNotFoundError)  # its socket or shared memory is gone
     if lost or (isinstance(error, RuntimeError) and "DataLoader worker" in text):
-        return "a process that loads images was killed, for which the usual reason is too little memory"
+        return "a process that loads the data was killed, for which the usual reason is too little memory"
     return None
 
 

@@ -151,7 +151,7 @@ class RunFolder:
         if before != fingerprint:
             raise InvalidInput(
                 f"{self.path} was trained on other data: expected fingerprint {before[:12]}, got {fingerprint[:12]}; "
-                "restore the images that it began with, or start a new run"
+                "restore the data that it began with, or start a new run"
             )
 
     def store_config(self, config: Config) -> None:

@@ -49,7 +49,7 @@ def whiten_head(head: nn.Module, embed: Callable[[], object], add_up: Callable[[
     if rank < dim:
         raise InvalidInput(
             f"dim: expected at most {rank} with head_init='whiten', the principal components of {int(count)} training "
-            f"images with {width} features, got {dim}; lower dim, or use head_init='random'"
+            f"examples with {width} features, got {dim}; lower dim, or use head_init='random'"
         )
     variance, directions = torch.linalg.eigh(total[:-1, :-1] / count - torch.outer(mean, mean))  # ascending
     variance, directions = variance[-dim:].flip(0), directions[:, -dim:].flip(1)

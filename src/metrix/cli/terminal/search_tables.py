@@ -20,8 +20,7 @@ def build_index_table(path: Path, index: Index, embedded: int) -> Table:
     """Build a table of what an index holds."""
     manifest = index.manifest
     table = Table(title=escape(str(path)), show_header=False)
-    examples = "images" if manifest.root is not None or manifest.data is not None else "vectors"
-    rows: dict[str, object] = {examples: f"{manifest.count:,}"}
+    rows: dict[str, object] = {manifest.examples: f"{manifest.count:,}"}
     rows |= {"embedded now": f"{embedded:,}"} if embedded != manifest.count else {}
     rows |= {"skipped": f"{manifest.skipped:,}"} if manifest.skipped else {}
     rows |= {"dimension": manifest.dim, "kind": manifest.kind, "store": manifest.engine}
@@ -51,12 +50,12 @@ def build_answer_table(query: str, hits: Sequence[Mapping[str, Any]], columns: S
     return table
 
 
-def build_duplicates_table(groups: Sequence[Duplicates], threshold: float) -> Table:
-    """Build a table of groups of near-identical images."""
-    images = sum(len(group.ids) for group in groups)
-    title = f"{len(groups):,} groups of {images:,} near-identical images, similarity from {threshold:.4f}"
+def build_duplicates_table(groups: Sequence[Duplicates], threshold: float, examples: str) -> Table:
+    """Build a table of groups of near-identical images or vectors."""
+    number = sum(len(group.ids) for group in groups)
+    title = f"{len(groups):,} groups of {number:,} near-identical {examples}, similarity from {threshold:.4f}"
     table = Table(title=title, caption=_more(groups), caption_justify="left")
-    table.add_column("images", justify="right")
+    table.add_column(examples, justify="right")
     table.add_column("least similar", justify="right")
     table.add_column("ids", overflow="fold")
     for group in groups[:MOST]:
@@ -65,9 +64,9 @@ def build_duplicates_table(groups: Sequence[Duplicates], threshold: float) -> Ta
     return table
 
 
-def build_suspects_table(suspects: Sequence[Suspect], k: int) -> Table:
-    """Build a table of images whose label their neighbours contradict."""
-    title = f"{len(suspects):,} images whose label their {k} nearest contradict"
+def build_suspects_table(suspects: Sequence[Suspect], k: int, examples: str) -> Table:
+    """Build a table of images or vectors whose label their neighbours contradict."""
+    title = f"{len(suspects):,} {examples} whose label their {k} nearest contradict"
     table = Table(title=title, caption=_more(suspects), caption_justify="left")
     for name in ("id", "label", "neighbours say", "share", "own label's", "nearest of these"):
         table.add_column(name, justify="right" if name in ("share", "own label's") else "left", overflow="fold")

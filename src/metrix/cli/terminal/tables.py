@@ -49,7 +49,8 @@ def _describe(result: Evaluation) -> list[str]:
     retrieval = result.retrieval
     lines = [f"{retrieval.queries:,} queries in a gallery of {retrieval.gallery_size:,}"]
     if retrieval.left_out:
-        why = "the only image of their class" if "labels" not in result.about else "without an image that counts"
+        one = result.examples.removesuffix("s")
+        why = f"the only {one} of their class" if "labels" not in result.about else f"without another {one} that counts"
         lines[0] += f"; {retrieval.left_out:,} left out, {why}"
     if "labels" in result.about:
         lines.append(str(result.about["labels"]))

@@ -29,7 +29,7 @@ def build_classes_section(runs: Sequence[ReportedRun]) -> Section:
         confusion = run.retrieval.confusion
         if confusion is not None and len(confusion.names) <= DRAWN_AT_MOST:
             name = f"confusion-{slugify(run.name)}"
-            caption = "Per cent of the queries of each class (rows) whose nearest image is of each class (columns)."
+            caption = "Per cent of the queries of each class (rows) whose nearest neighbour is of each class (columns)."
             beside.append(draw_confusion(*confusion.matrix(), name=name, title=run.name, caption=caption))
         blocks.append(SideBySide(beside))
     if len(shown) > RUNS_AT_MOST:
@@ -37,7 +37,7 @@ def build_classes_section(runs: Sequence[ReportedRun]) -> Section:
     if shown:
         about = (
             "How each class fares as a query, and which class is found first where it is not its own. Of classes with "
-            "few images, one or two wrong queries make the worst."
+            "few queries, one or two wrong queries make the worst."
         )
         blocks.insert(0, Text(about))
     return Section("Classes", [*blocks, *name_missing(runs)])

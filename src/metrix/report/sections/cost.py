@@ -7,14 +7,14 @@ from typing import Any
 
 from metrix.errors import MetrixError
 from metrix.report.page import Cell, Column, Section, Table
-from metrix.report.reported_runs import ReportedRun
+from metrix.report.reported_runs import ReportedRun, name_examples_of
 from metrix.report.sections import name_missing
 
 COLUMNS = {
     "seconds": "seconds",
     "activation_seconds": "of these, activations",
     "steps": "steps",
-    "images_per_second": "images/s",
+    "images_per_second": "{examples}/s",
     "parameters": "parameters",
     "trained_parameters": "trained parameters",
     "dim": "embedding dimension",
@@ -27,20 +27,21 @@ def build_cost_section(runs: Sequence[ReportedRun]) -> tuple[Section, dict[str, 
     frozen = any(run.config.model.views for run in runs)
     shown = [key for key in COLUMNS if key != "activation_seconds" or frozen]
     rows: list[list[Cell]] = [[name, *(_whole(values[key]) for key in shown)] for name, values in found.items()]
+    examples = name_examples_of(runs)
     notes = [
         "Seconds are the whole time of training, with preparation, validation, checkpoints and the final evaluation; "
-        "images/s counts the images of training batches in that time. Compare them only between runs on the same, "
-        "otherwise idle machine."
+        f"{examples}/s counts the {examples} of training batches in that time. Compare them only between runs on the "
+        "same, otherwise idle machine."
     ]
     if frozen:
         notes.append(
             "Activations of a frozen trunk are computed once and kept: a run that found them computed by an earlier "
-            "one spent little on them. images/s leaves them out."
+            f"one spent little on them. {examples}/s leaves them out."
         )
     unknown = [run.name for run in runs if _lacks_activations(run)]
     if unknown:
         notes.append(f"{', '.join(unknown)}: the time of the activations was not recorded, and is not in the seconds.")
-    columns = [Column("run"), *(Column(COLUMNS[key]) for key in shown)]
+    columns = [Column("run"), *(Column(COLUMNS[key].format(examples=examples)) for key in shown)]
     table = Table(columns, rows, "Cost", notes, "cost")
     return Section("Cost", [table, *name_missing(runs)]), found
 

@@ -32,7 +32,7 @@ def build_map_section(runs: Sequence[ReportedRun], classes: int, seed: int, repo
         blocks.append(SideBySide(maps))
     if groups:
         about = (
-            f"t-SNE of {classes} unseen classes, drawn at random; runs with the same test images show the same "
+            f"t-SNE of {classes} unseen classes, drawn at random; runs with the same test data show the same "
             "examples. Neighbours on the map are neighbours in the embedding space, but distances between clusters and "
             "their sizes mean little. Maps are rotated and mirrored to match the first."
         )

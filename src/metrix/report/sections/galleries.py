@@ -13,7 +13,7 @@ from metrix.data import Part
 from metrix.errors import MetrixError
 from metrix.report.figures.nearest import NeighbourSearch, build_gallery
 from metrix.report.page import Block, Gallery, Section, Text
-from metrix.report.reported_runs import MeasuredRun, ReportedRun, group_comparable
+from metrix.report.reported_runs import MeasuredRun, ReportedRun, group_comparable, name_examples_of
 from metrix.report.sections import name_missing
 
 NEAREST = 5
@@ -25,7 +25,7 @@ def build_galleries_section(runs: Sequence[ReportedRun], spec: str | None, queri
     groups = group_comparable(runs)
     for number, group in enumerate(groups, 1):
         if len(groups) > 1:
-            blocks.append(Text(f"Test images of {', '.join(run.name for run in group)}:"))
+            blocks.append(Text(f"Test {group[0].evaluation.examples} of {', '.join(run.name for run in group)}:"))
         if group[0].evaluation.examples == "vectors":
             blocks.append(Text("The data are vectors, which cannot be shown; metrix explore lists neighbours.", "note"))
             continue
@@ -33,7 +33,7 @@ def build_galleries_section(runs: Sequence[ReportedRun], spec: str | None, queri
             blocks += _build_galleries(group, spec, queries, seed, f"-{number}" if len(groups) > 1 else "")
         except MetrixError as error:
             blocks.append(Text(str(error), "missing"))
-    return Section("Retrieved images", [*blocks, *name_missing(runs)])
+    return Section(f"Retrieved {name_examples_of(runs)}", [*blocks, *name_missing(runs)])
 
 
 def _build_galleries(group: list[MeasuredRun], spec: str | None, queries: int, seed: int, suffix: str) -> list[Gallery]:

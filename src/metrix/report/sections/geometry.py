@@ -52,7 +52,7 @@ def build_geometry_section(
     if found:
         blocks += [Text(_ABOUT), SideBySide([_draw_bars_of(found, [run.name for run in runs]), _build_table(found)])]
     if test_only and found:
-        why.append("utilization needs the embeddings of the training images, which --test-only omits")
+        why.append("utilization needs the embeddings of the training data, which --test-only omits")
     blocks += [Text("\n\n".join(why), "missing")] if why else []
     blocks += _draw_maps(shown, found, seed)
     return Section("Geometry", [*blocks, *name_missing(runs)]), found

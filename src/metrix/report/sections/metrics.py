@@ -42,8 +42,8 @@ def build_overview_section(runs: Sequence[ReportedRun], differences: Differences
         groups = "; ".join(", ".join(run.name for run in group) for group in apart)
         blocks.append(
             Text(
-                f"The runs have different test images ({groups}): their metrics are in one table, but only runs with "
-                "the same images are compared. Measure all on the same data with --data.",
+                f"The runs have different test data ({groups}): their metrics are in one table, but only runs with "
+                "the same data are compared. Measure all on the same data with --data.",
                 "note",
             )
         )
@@ -136,13 +136,14 @@ def _build_table(runs: Sequence[ReportedRun], resamples: int) -> Table:
     for one in measured_runs(runs):
         if one.retrieval.left_out:
             left_out = f"{one.retrieval.left_out:,}"
-            notes.append(f"{one.name}: {left_out} queries left out, whose class has no other image.")
+            example = one.evaluation.examples.removesuffix("s")
+            notes.append(f"{one.name}: {left_out} queries left out, whose class has no other {example}.")
         if one.untrained is not None:
             recalls = ", ".join(f"Recall@{k} {100 * value:.1f}" for k, value in one.untrained["recall"].items())
             notes.append(f"{one.name} before training, on the same classes: {recalls}. Nothing was selected by it.")
     if len(found) < len(runs):
         notes.append(
-            "† as the run measured it at the end of training, on its own test images; it could not be measured again."
+            "† as the run measured it at the end of training, on its own test data; it could not be measured again."
         )
     rows = [_build_row(run, shown) for run in runs]
     best = _find_best(runs, shown, resamples)

@@ -25,7 +25,7 @@ def build_positivity_section(
 ) -> tuple[Section, dict[str, Positivity]]:
     """P(Pos(a,v)) against λ on the training embeddings, with each run's own loss (eq. prob)."""
     if test_only:
-        told = "Positivity needs the embeddings of the training images, which --test-only omits."
+        told = "Positivity needs the embeddings of the training data, which --test-only omits."
         return Section("Positivity", [Text(told, "missing")]), {}
     found: dict[str, Positivity] = {}
     why: list[str] = []
