@@ -225,7 +225,7 @@ def test_mistakes(
     refused("index", run, photos, "--add", "-o", tmp_path / "none", words=("expected an index",))
     refused("index", run, tmp_path / "x.png", "-o", tmp_path / "i", words=("does not exist",))
     refused("index", "-o", index, "--delete", "nobody", words=("got nobody",))
-    refused("index", run, photos, "-o", index, "--delete", "kind 0/0.jpg", words=("expected no images",))
+    refused("index", run, photos, "-o", index, "--delete", "kind 0/0.jpg", words=("expected no data",))
     (tmp_path / "file").write_text("")
     refused("index", run, photos, "-o", tmp_path / "file", words=("cannot be written",))
     refused("threshold", run, words=("expected one of --precision",))
