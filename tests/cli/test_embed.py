@@ -101,9 +101,9 @@ def test_a_killed_export_goes_on_where_it_was(
     written = []
     plain = embedding_blocks.EmbeddingBlocks.write
 
-    def write(self: Any, number: int, vectors: np.ndarray) -> None:
+    def write(self: Any, number: int, *content: Any) -> None:
         written.append(number)
-        plain(self, number, vectors)
+        plain(self, number, *content)
 
     monkeypatch.setattr(embedding_blocks.EmbeddingBlocks, "write", write)
     assert writing.write_embeddings(open_run(run), output, part_name="all", engine="auto")

@@ -56,6 +56,9 @@ def test_an_image_beyond_the_limit_is_not_decoded(
     monkeypatch.setenv("METRIX_MAX_PIXELS", "1199")
     with pytest.raises(ImageError, match=r"1,200 pixels are more than the limit of 1,199 \(METRIX_MAX_PIXELS"):
         load_image(file)
+    photo = paint(tmp_path / "large.jpg", size=(40, 30))
+    with pytest.raises(ImageError, match="1,200 pixels"):
+        load_image(photo, short_side=5)  # JPEG could be decoded at an eighth of its size
     monkeypatch.setenv("METRIX_MAX_PIXELS", "1200")
     assert load_image(file).size == (40, 30)
     monkeypatch.setenv("METRIX_MAX_PIXELS", "many")

@@ -65,3 +65,18 @@ def test_an_image_that_disappeared_is_an_error(part: Part, tmp_path: Path) -> No
     (tmp_path / "photos" / part.paths[3]).unlink()
     with pytest.raises(ImageError, match="moved or deleted"):
         list(read_ahead(part, [[0, 1], [2, 3]], threads=2))
+
+
+def test_a_broken_image_is_left_out_and_told(part: Part, tmp_path: Path) -> None:
+    for row in (0, 3, 6, 7):
+        (tmp_path / "photos" / part.paths[row]).write_bytes(b"no image")
+    told: list[tuple[int, str]] = []
+    batches = read_ahead(part, [[0, 1, 2], [3, 4, 5], [6, 7], [8]], 2, lambda *found: told.append(found))
+    seen = [(images, [row for row, _ in told]) for images in batches]
+    assert [rows for _, rows in seen] == [[0], [0, 3], [0, 3, 6, 7], [0, 3, 6, 7]]  # before the batch, not later
+    for (images, _), good in zip(seen, [[1, 2], [4, 5], [], [8]], strict=True):
+        assert len(images) == len(good)
+        assert not good or torch.equal(images, part.batch(good)[0])
+    assert {reason for _, reason in told} == {"not an image in a known format"}
+    with pytest.raises(ImageError, match="not an image"):
+        list(read_ahead(part, [[0, 1]], 2))

@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(finished: RunFolder) -> N
 
 
 def test_a_write_that_fails_leaves_no_blocks(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: EmbeddingBlocks, number: int, vectors: object) -> None:
+    def fail(self: EmbeddingBlocks, number: int, vectors: object, broken: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(EmbeddingBlocks, "write", fail)  # not of blocks in memory, which have their own
@@ -92,6 +92,22 @@ def test_blocks_are_read_as_they_were_written(kind: str, tmp_path: Path) -> None
     assert blocks.missing == [1]
     blocks.write(1, vectors[blocks.rows(1)])
     assert np.array_equal(blocks.read_all(), vectors)
+    assert blocks.broken() == {}
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_blocks_say_which_rows_are_broken(kind: str, tmp_path: Path) -> None:
+    rows = BLOCK + 3
+    blocks = EmbeddingBlocks(tmp_path / "blocks", rows) if kind == "files" else BlocksInMemory(rows)
+    broken = {BLOCK: "not an image", BLOCK + 2: "no such fi…le"}
+    blocks.write(1, np.ones((1, 4), dtype=np.float32), broken)
+    assert blocks.broken() == broken
+    assert blocks.read(1).tolist() == [[1.0] * 4]
+    blocks.write(0, np.empty((0, 4), dtype=np.float32), dict.fromkeys(range(BLOCK), "x"))
+    assert blocks.read(0).shape == (0, 4)
+    assert len(blocks.broken()) == BLOCK + 2
+    blocks.write(1, np.ones((3, 4), dtype=np.float32))
+    assert len(blocks.broken()) == BLOCK
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "old"])

@@ -86,13 +86,13 @@ def _decode(path: Any, box: Box | None, short_side: int | None, room: contextlib
     from PIL import Image
 
     with Image.open(path, formats=readable_formats()) as file:
+        if file.width * file.height > max_pixels():  # whatever size it is then decoded at: it is broken, or not
+            raise DataError(_describe_size(file.width * file.height))
         if short_side is not None and box is None:
             # JPEG can be decoded at a half, a quarter or an eighth of its size, which is faster. At least twice
             # the wanted length is kept, so that the final resize still filters well.
             file.draft(None, (2 * short_side, 2 * short_side))
         pixels = file.width * file.height
-        if pixels > max_pixels():
-            raise DataError(_describe_size(pixels))
         room.enter_context(_decoding.hold(pixels))
         if pixels >= LARGE:
             room.callback(_return_freed_memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from metrix.data.dataset import Part
+from metrix.data.images import ImageError
 
 MOST_THREADS = 16
 
 
 def read_ahead(
-    part: Part, batches: Sequence[Sequence[int]], threads: int | None = None
+    part: Part,
+    batches: Sequence[Sequence[int]],
+    threads: int | None = None,
+    on_broken: Callable[[int, str], object] | None = None,
 ) -> Generator[Tensor, None, None]:
     """The images of batches (n, channels, height, width), bit for bit as `part.batch` gives them.
 
@@ -28,6 +32,11 @@ def read_ahead(
         part: its transform has no randomness, and gives all images one size.
         batches: positions within the part.
         threads: by default one for each processor, at most 16.
+        on_broken: called with the position and the reason of an image that cannot be read, before the batch that it is
+            left out of; without it, such an image is an error.
+
+    Raises:
+        ImageError: an image cannot be read, and there is no `on_broken`.
     """
     view = part.transform
     if part.in_memory or view is None or not batches:
@@ -47,14 +56,20 @@ def read_ahead(
     try:
         fill()
         for batch in batches:
-            images = torch.empty(0)
-            for n in range(len(batch)):
-                image = waiting.popleft().result()
+            images, read = torch.empty(0), 0
+            for index in batch:
+                decoded = waiting.popleft()
+                failure = decoded.exception()
                 fill()
-                if n == 0:
+                if on_broken is not None and isinstance(failure, ImageError):
+                    on_broken(index, failure.reason)
+                    continue
+                image = decoded.result()
+                if read == 0:
                     images = torch.empty(len(batch), *image.shape, dtype=image.dtype)
-                images[n] = image
-            yield images
+                images[read] = image
+                read += 1
+            yield images[:read]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -1,15 +1,17 @@
 """Embeddings of a part in blocks, each a file, until the part is complete.
 
 An interrupted embedding therefore continues where it was, and several processes can each embed a share of the blocks.
+A block also says which of its images could not be read, and have no embedding.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,7 +37,8 @@ def _is_sound(content: bytes) -> bool:
 class EmbeddingBlocks:
     """Embeddings of `rows` images as files of a folder, one per block; a block's file is complete or absent.
 
-    A file is an array of NumPy, followed by the SHA-256 of it.
+    A file is an array of NumPy with the embeddings, then JSON with the rows that could not be read and why, if there
+    are any, then the SHA-256 of both.
     """
 
     def __init__(self, folder: Path, rows: int) -> None:
@@ -60,22 +63,31 @@ class EmbeddingBlocks:
         """The blocks that are not embedded yet."""
         return [number for number in range(self.count) if not self.has(number)]
 
-    def write(self, number: int, vectors: NDArray[np.float32]) -> None:
-        """Write the embeddings of a block."""
+    def write(self, number: int, vectors: NDArray[np.float32], broken: Mapping[int, str] | None = None) -> None:
+        """Write the embeddings of a block; `broken` are the rows without one, each with the reason."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
         array = io.BytesIO()  # written to a file, np.save does not notice a disk that is full at its last bytes
         np.save(array, vectors)
-        content = array.getvalue()
+        content = array.getvalue() + (json.dumps(list(broken.items())).encode() if broken else b"")
         write_output(self.file(number), lambda path: path.write_bytes(content + _checksum(content)))
 
     def read(self, number: int) -> NDArray[np.float32]:
-        """The embeddings of a block; `DataError` if its file is damaged."""
+        """The embeddings of a block, of the rows that could be read; `DataError` if its file is damaged."""
+        return self._read(number)[0]
+
+    def broken(self) -> dict[int, str]:
+        """The rows that could not be read, of the blocks that are embedded, each with the reason."""
+        return {row: reason for n in range(self.count) if self.has(n) for row, reason in self._read(n)[1].items()}
+
+    def _read(self, number: int) -> tuple[NDArray[np.float32], dict[int, str]]:
         content = self.file(number).read_bytes()
         if not _is_sound(content):
             raise DataError(f"{self.file(number)} is damaged: it has another checksum; repeat the command")
-        vectors: NDArray[np.float32] = np.load(io.BytesIO(content), allow_pickle=False)
-        return vectors
+        file = io.BytesIO(content[:-32])
+        vectors: NDArray[np.float32] = np.load(file, allow_pickle=False)
+        rest = file.read()
+        return vectors, dict(json.loads(rest)) if rest else {}
 
     def _drop_damaged(self) -> None:
         """Delete blocks of an interrupted embedding that have another checksum; they are embedded again."""
@@ -119,7 +131,7 @@ class BlocksInMemory(EmbeddingBlocks):
     """Blocks kept in memory, for folders that cannot be written."""
 
     def __init__(self, rows: int) -> None:
-        self.held: dict[int, NDArray[np.float32]] = {}
+        self.held: dict[int, tuple[NDArray[np.float32], dict[int, str]]] = {}
         super().__init__(Path(), rows)
 
     def _drop_damaged(self) -> None:
@@ -129,10 +141,9 @@ class BlocksInMemory(EmbeddingBlocks):
         """Whether a block is embedded."""
         return number in self.held
 
-    def write(self, number: int, vectors: NDArray[np.float32]) -> None:
+    def write(self, number: int, vectors: NDArray[np.float32], broken: Mapping[int, str] | None = None) -> None:
         """Keep the embeddings of a block."""
-        self.held[number] = vectors
+        self.held[number] = vectors, dict(broken or {})
 
-    def read(self, number: int) -> NDArray[np.float32]:
-        """The embeddings of a block."""
+    def _read(self, number: int) -> tuple[NDArray[np.float32], dict[int, str]]:
         return self.held[number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class _Image:
 
 @dataclass(frozen=True, eq=False)
 class ImageList:
-    """Images that can be read, with their ids and columns; `skipped` are those that cannot."""
+    """Images with their ids and columns; `skipped` are those that cannot be read, as far as that is known."""
 
     dataset: Dataset
     part: Part
@@ -53,6 +53,53 @@ class ImageList:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def check(self, workers: int | None = None, progress: Callable[[int, int], None] | None = None) -> ImageList:
+        """Decode every image, and leave out those that cannot be read."""
+        catalogue = self.dataset.catalogue
+        found = decode_all(catalogue, survey(catalogue).stamp, workers=workers, progress=progress).broken
+        reasons = {one.position: one.reason for one in found}
+        rows = enumerate(self.part.indices.tolist())
+        return self.without({row: reasons[position] for row, position in rows if position in reasons})
+
+    def without(self, broken: Mapping[int, str]) -> ImageList:
+        """Leave out the images in these rows, which cannot be read for these reasons.
+
+        Raises:
+            DataError: none is left.
+        """
+        if not broken:
+            return self
+        kept = np.array([row for row in range(len(self)) if row not in broken], dtype=np.int64)
+        positions, paths = self.part.indices, self.part.paths
+        left_out = tuple(Broken(int(positions[row]), paths[row], broken[row]) for row in sorted(broken))
+        if not len(kept):
+            listed = first_few([one.path for one in left_out])
+            raise DataError(f"{self.root}: expected images, got none that can be read: {listed}")
+        dataset = replace(self.dataset, broken=(*self.dataset.broken, *left_out))
+        return replace(
+            self,
+            dataset=dataset,
+            part=Part(dataset, positions[kept], np.unique(dataset.catalogue.labels)),
+            ids=tuple(self.ids[row] for row in kept.tolist()),
+            columns={name: values.take(kept) for name, values in self.columns.items()},
+            skipped=(*self.skipped, *left_out),
+        )
+
+    def most_broken(self, max_bad: int | float | None) -> int | None:
+        """How many images may be missing or broken; None for any number."""
+        return None if max_bad is None else bad_limit(max_bad, len(self) + len(self.skipped))
+
+    def require_few(self, max_bad: int | float | None) -> None:
+        """Raise a DataError if more images are missing or broken than may be."""
+        limit, skipped = self.most_broken(max_bad), len(self.skipped)
+        if max_bad is None or limit is None or skipped <= limit:
+            return
+        listed = first_few([f"{one.path} ({one.reason})" for one in self.skipped], limit=10)
+        raise DataError(
+            f"{skipped:,} of {len(self) + skipped:,} images cannot be read: {listed}; max_bad={max_bad:g} allows "
+            f"{limit}: repair or remove them, or allow more (--max-bad {skipped})"
+        )
+
 
 def list_images(
     given: Sequence[str | os.PathLike[str]],
@@ -60,6 +107,7 @@ def list_images(
     *,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    check: bool = True,
     short_side: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -75,6 +123,8 @@ def list_images(
             Relative paths of a manifest or a list that are not beside it are looked for below this folder.
         max_bad: how many images may be missing or broken: a number, or a fraction below 1; any number by default.
         follow_links: allow symbolic links that lead outside the root.
+        check: decode every image. Otherwise broken ones are found by whoever reads the images (`ImageList.without`),
+            unless more than `max_bad` are missing already: then all are checked, for an error that names all.
         short_side: shrink decoded images to this length of the shorter side, as the run's cache does.
         workers: threads that check images.
         progress: called with (images done, images in all) meanwhile.
@@ -107,22 +157,13 @@ def list_images(
         raise DataError(
             f"{first_few(texts)}: expected images ({', '.join(sorted(readable_suffixes()))}), got none{heic}"
         )
-    found = _checked(base, rows, follow_links, short_side, workers, progress)
+    found = _present(base, rows, follow_links, short_side)
     found = replace(found, skipped=(*unnamed, *found.skipped), given=tuple(texts))
-    _require_few(found, max_bad)
+    most = found.most_broken(max_bad)
+    if check or (most is not None and len(found.skipped) > most):
+        found = found.check(workers, progress)
+    found.require_few(max_bad)
     return found
-
-
-def _require_few(found: ImageList, max_bad: int | float | None) -> None:
-    """Raise a DataError if more images are missing or broken than may be."""
-    total = len(found) + len(found.skipped)
-    if max_bad is None or len(found.skipped) <= (limit := bad_limit(max_bad, total)):
-        return
-    listed = first_few([f"{one.path} ({one.reason})" for one in found.skipped], limit=10)
-    raise DataError(
-        f"{len(found.skipped):,} of {total:,} images cannot be read: {listed}; max_bad={max_bad:g} allows {limit}: "
-        f"repair or remove them, or allow more (--max-bad {len(found.skipped)})"
-    )
 
 
 def _has_heic(text: str) -> bool:
@@ -131,15 +172,8 @@ def _has_heic(text: str) -> bool:
     return any(file.suffix.lower() in HEIC_SUFFIXES - readable_suffixes() for file in files)
 
 
-def _checked(
-    base: Path,
-    rows: dict[str, _Image],
-    follow_links: bool,
-    short_side: int | None,
-    workers: int | None,
-    progress: Callable[[int, int], None] | None,
-) -> ImageList:
-    """Leave out what is missing or cannot be decoded."""
+def _present(base: Path, rows: dict[str, _Image], follow_links: bool, short_side: int | None) -> ImageList:
+    """Leave out what is missing."""
     names = list(rows)
     catalogue = _catalogue(base, [rows[name] for name in names], names, follow_links)
     missing = set(survey(catalogue).missing)
@@ -149,16 +183,10 @@ def _checked(
         if not names:
             raise DataError(f"{base}: expected images, got only missing files: {first_few(sorted(missing))}")
         catalogue = _catalogue(base, [rows[name] for name in names], names, follow_links)
-    broken = decode_all(catalogue, survey(catalogue).stamp, workers=workers, progress=progress).broken
-    dataset = Dataset(catalogue, broken, None, short_side)
-    bad = {one.position for one in broken}
-    good = np.array([n for n in range(len(names)) if n not in bad], dtype=np.int64)
-    if not len(good):
-        raise DataError(f"{base}: expected images, got none that can be read: {first_few([b.path for b in broken])}")
-    kept = [rows[names[n]] for n in good]
-    part = Part(dataset, good, np.unique(catalogue.labels))
-    ids = tuple(names[n] for n in good)
-    return ImageList(dataset, part, ids, _columns(kept), (*skipped, *broken), base, None)
+    dataset = Dataset(catalogue, (), None, short_side)
+    part = Part(dataset, np.arange(len(names)), np.unique(catalogue.labels))
+    columns = _columns([rows[name] for name in names])
+    return ImageList(dataset, part, tuple(names), columns, tuple(skipped), base, None)
 
 
 def _catalogue(base: Path, images: Sequence[_Image], names: Sequence[str], follow_links: bool) -> Catalogue:

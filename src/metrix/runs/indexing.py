@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from metrix.data import Broken
 from metrix.data.catalogue import leaves_root
 from metrix.data.vector_files import read_embeddings
-from metrix.errors import InvalidInput
+from metrix.errors import DataError, InvalidInput
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
-from metrix.runs.embedding_blocks import BLOCK, EmbeddingBlocks
+from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.encoder import ImageEncoder, fingerprint, short_side
 from metrix.runs.image_lists import ImageList, list_images, split_id
 from metrix.runs.thresholds import read_threshold
@@ -56,7 +56,8 @@ def index_images(
 ) -> Indexed:
     """Embed images and write an index of them; one that is there stays in place until the new one is complete.
 
-    Embeddings are kept in blocks until then, so a build that was interrupted resumes when it is started again.
+    Images are decoded once: those that cannot be read are found while they are embedded. Embeddings are kept in blocks
+    until the index is complete, so a build that was interrupted resumes when it is started again.
 
     Args:
         model: of the run, from `open_run`.
@@ -68,10 +69,13 @@ def index_images(
         max_bad: how many images may be unreadable; any number by default.
         follow_links: allow symbolic links that lead outside the root.
         settings: of the approximate kinds.
+
+    Raises:
+        DataError: more images are unreadable than `max_bad`, or all of them; an index that is there stays as it is.
     """
     require_index_folder(output)
-    listed = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links)
-    with _embedded(model, listed, output) as lots:
+    given = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links, check=False)
+    with _embedded(model, given, output, max_bad) as (listed, lots):
         index = Index.create(
             output,
             lots,
@@ -107,8 +111,9 @@ def add_images(
     if root is None and not model.embedder.takes_vectors:
         raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.manifest.data}")
     below = None if root is None else Path(root)
-    listed = list_for_model(model, images, below, max_bad=max_bad, follow_links=index.manifest.follow_links)
-    with _embedded(model, listed, output) as lots:
+    follow_links = index.manifest.follow_links
+    given = list_for_model(model, images, below, max_bad=max_bad, follow_links=follow_links, check=False)
+    with _embedded(model, given, output, max_bad) as (listed, lots):
         items = together(list(lots))
         change = index.update if replace else index.add
         change(items, skipped=len(listed.skipped))
@@ -122,6 +127,7 @@ def list_for_model(
     *,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    check: bool = True,
 ) -> ImageList:
     """The images that a user named (see `list_images`), as the model reads those of its own data."""
     if model.embedder.takes_vectors:
@@ -132,10 +138,18 @@ def list_for_model(
         root,
         max_bad=max_bad,
         follow_links=follow_links,
+        check=check,
         short_side=short_side(model),
-        workers=model.config.data.workers or None,
-        progress=lambda done, of: model.report("checking images", done, of),
+        **_checking(model),
     )
+
+
+def _checking(model: TrainedModel) -> dict[str, Any]:
+    """How images of a model are checked: threads, and who hears of the progress."""
+    return {
+        "workers": model.config.data.workers or None,
+        "progress": lambda done, of: model.report("checking images", done, of),
+    }
 
 
 def _refuse_root(model: TrainedModel, root: Path | None) -> None:
@@ -144,28 +158,60 @@ def _refuse_root(model: TrainedModel, root: Path | None) -> None:
 
 
 @contextmanager
-def _embedded(model: TrainedModel, listed: ImageList, output: Path) -> Iterator[Iterator[Items]]:
-    """Embed the images into blocks beside the index, and give them in lots; the blocks go when all went well."""
-    key = model.embeddings_key(listed.dataset, listed.part)
-    blocks = EmbeddingBlocks(output / f".embedding-{key[:16]}", len(listed))
+def _embedded(
+    model: TrainedModel, given: ImageList, output: Path, max_bad: int | float | None
+) -> Iterator[tuple[ImageList, Iterator[Items]]]:
+    """Embed the images into blocks beside the index; give those that could be read, and their items in lots.
+
+    The blocks go when all went well.
+    """
+    key = model.embeddings_key(given.dataset, given.part)
+    blocks = EmbeddingBlocks(output / f".embedding-{key[:16]}", len(given))
     try:
         blocks.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{output} cannot be written: {describe_failure(error)}; choose another place") from error
 
-    def lots() -> Iterator[Items]:
-        for first in range(0, blocks.count, BLOCKS_AT_ONCE):
-            last = min(first + BLOCKS_AT_ONCE, blocks.count)
-            rows = slice(first * BLOCK, min(last * BLOCK, len(listed)))
-            vectors = np.concatenate([blocks.read(number) for number in range(first, last)])
-            columns = {name: values[rows] for name, values in listed.columns.items()}
-            yield Items.read(vectors, listed.ids[rows], columns)
-
     with lock(output / ".embedding.lock"):
-        model.fill_blocks(blocks, listed.dataset, listed.part)
-        yield lots()
+        _fill_blocks(model, blocks, given, max_bad)
+        listed = given.without(blocks.broken())
+        listed.require_few(max_bad)
+        yield listed, _lots(blocks, listed)
         for old in output.glob(".embedding-*"):
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill_blocks(model: TrainedModel, blocks: EmbeddingBlocks, given: ImageList, max_bad: int | float | None) -> None:
+    """Embed what is missing; once too many images are broken, only check the others, for an error that names all."""
+    most = given.most_broken(max_bad)
+    broken = {} if most is None else blocks.broken()  # what was found before an interruption
+
+    def require_few() -> None:
+        if most is not None and len(given.skipped) + len(broken) > most:
+            given.check(**_checking(model)).require_few(max_bad)
+            given.without(broken).require_few(max_bad)  # in case that a check finds fewer
+
+    def leave_out(row: int, reason: str) -> None:
+        broken[row] = reason
+        require_few()
+
+    require_few()
+    model.fill_blocks(blocks, given.dataset, given.part, on_broken=leave_out)
+
+
+def _lots(blocks: EmbeddingBlocks, listed: ImageList) -> Iterator[Items]:
+    """The embedded images of a list, in lots that fit in memory; blocks have no rows for those that it left out."""
+    start = 0
+    for first in range(0, blocks.count, BLOCKS_AT_ONCE):
+        last = min(first + BLOCKS_AT_ONCE, blocks.count)
+        vectors = np.concatenate([blocks.read(number) for number in range(first, last)])
+        rows = slice(start, start + len(vectors))
+        if len(vectors):  # else all of them are broken
+            columns = {name: values[rows] for name, values in listed.columns.items()}
+            yield Items.read(vectors, listed.ids[rows], columns)
+        start = rows.stop
+    if start != len(listed):
+        raise DataError(f"{blocks.folder}: expected {len(listed):,} embeddings, got {start:,}; remove it, and repeat")
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,14 +256,16 @@ def embed_queries(
         _refuse_root(encoder.model, root)
         names, vectors = embed_vector_files(images, encoder.model)
         return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
-    listed = list_images(images, root, max_bad=max_bad, follow_links=follow_links)
+    listed = list_images(images, root, max_bad=max_bad, follow_links=follow_links, check=False)
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
     files = [listed.root / split_id(name)[0] for name in listed.ids]
-    vectors, rows, skipped = encoder.embed_files(files)
+    vectors, rows, broken = encoder.embed_files(files)
+    listed = listed.without({one.position: one.reason for one in broken})
+    listed.require_few(max_bad)
     files = [files[row] for row in rows]
     own = _ids_in(index, files)
-    return Queries(tuple(map(str, files)), vectors, own, tuple(files), (*listed.skipped, *skipped))
+    return Queries(tuple(map(str, files)), vectors, own, tuple(files), listed.skipped)
 
 
 def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:

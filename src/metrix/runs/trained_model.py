@@ -10,7 +10,8 @@ import dataclasses
 import hashlib
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -216,8 +217,9 @@ class TrainedModel:
         part: Part,
         share: tuple[int, int] = (0, 1),
         engine: Engine | None = None,
+        on_broken: Callable[[int, str], object] | None = None,
     ) -> None:
-        """Embed the missing blocks of a part.
+        """Embed the missing blocks of a part, with each image decoded once.
 
         Args:
             blocks: where embeddings are kept
@@ -225,6 +227,11 @@ class TrainedModel:
             part: the images
             share: (rank, world size): only the blocks of that process
             engine: what runs the network; the exact one, torch, by default
+            on_broken: called with the row and the reason of each image that cannot be read, which its block then leaves
+                out; without it, such an image is an error
+
+        Raises:
+            ImageError: an image cannot be read, and there is no `on_broken`
         """
         import torch
 
@@ -238,16 +245,28 @@ class TrainedModel:
         pieces = {n: _split(blocks.rows(n), engine.at_once) for n in missing}
         of = sum(len(blocks.rows(number)) for number in mine)
         done = of - sum(len(blocks.rows(number)) for number in missing)
-        images = read_ahead(still, [piece for n in missing for piece in pieces[n]], self.config.data.workers or None)
-        with torch.inference_mode():
+        batches = [piece for n in missing for piece in pieces[n]]
+        broken: dict[int, str] = {}
+
+        def leave_out(row: int, reason: str) -> None:
+            assert on_broken is not None
+            broken[row] = reason
+            on_broken(row, reason)
+
+        hear = None if on_broken is None else leave_out
+        with (
+            torch.inference_mode(),
+            closing(read_ahead(still, batches, self.config.data.workers or None, hear)) as images,
+        ):
             for number in missing:
-                found = []
-                for _ in pieces[number]:
-                    found.append(engine.run(next(images)))
-                    done += len(found[-1])
+                found = [torch.empty(0, self.config.model.dim)]  # all of a block may be broken
+                broken.clear()
+                for piece in pieces[number]:
+                    if len(batch := next(images)):
+                        found.append(engine.run(batch))
+                    done += len(piece)
                     self.report("embedding", done, of)
-                blocks.write(number, torch.cat(found).numpy())
-        images.close()
+                blocks.write(number, torch.cat(found).numpy(), broken)
 
     def embed(self, name: str = "test", spec: str | None = None) -> PartEmbeddings:
         """Embeddings of a part of the run's data, or of the data `spec`; kept in the run's folder.
