@@ -195,14 +195,14 @@ def test_processes_agree_on_the_engine_that_the_first_chose(
     metrix: Any, run: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     from metrix.model import engines
-    from metrix.runs import embedding_output
+    from metrix.runs import engine_choice
 
     def choose(embedder: Any, *_: Any) -> Any:
         calls.append(1)
         return engines.build_engine("onnx", embedder), []
 
     calls: list[int] = []
-    monkeypatch.setattr(embedding_output, "choose_engine", choose)
+    monkeypatch.setattr(engine_choice, "choose_engine", choose)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in (1, 0):
         monkeypatch.setenv("RANK", str(rank))

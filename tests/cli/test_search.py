@@ -198,6 +198,25 @@ def test_evaluate_measures_what_refinements_do(metrix: Any, run: Path) -> None:
     assert "Effect of query expansion by 2" in table
 
 
+def test_an_engine_is_told_and_stored(metrix: Any, refused: Any, run: Path, photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    target = tmp_path / "e.index"
+    outcome = metrix("index", run, photos, "-o", target, "--engine", "onnx")
+    assert outcome.code == 0, outcome.err
+    assert "embedded by" in outcome.out
+    assert "engine: onnx, " in outcome.err
+    assert "differ by at most" in outcome.err
+    assert metrix("index", run, photos, "-o", target, "--update", "--json").json["model"]["engine"]["name"] == "onnx"
+    assert metrix("search", target, photos / "kind 0" / "0.jpg", "--json").code == 0
+    refused(
+        "index", run, photos, "-o", target, "--update", "--engine", "torch", words=("--engine: expected onnx", "anew")
+    )
+    refused(
+        "index", run, photos, "-o", target, "--engine", "onx", words=("unknown engine 'onx'", "did you mean 'onnx'")
+    )
+    refused("index", "-o", target, "--delete", "x", "--engine", "onnx", words=("--engine: expected with data",))
+
+
 def test_mistakes(
     refused: Any, metrix: Any, run: Path, other_run: Path, index: Path, photos: Path, tmp_path: Path
 ) -> None:

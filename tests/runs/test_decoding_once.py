@@ -14,7 +14,8 @@ from metrix.errors import DataError
 from metrix.runs import embedding_blocks
 from metrix.runs.encoder import ImageEncoder
 from metrix.runs.image_lists import list_images
-from metrix.runs.indexing import add_images, embed_queries, index_images
+from metrix.runs.indexing import add_images, index_images
+from metrix.runs.queries import embed_queries
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
 from tests.photos import draw_photo, write_photos

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.runs import indexing
+from metrix.runs import queries as searching
 from metrix.runs.encoder import ImageEncoder, fingerprint
-from metrix.runs.indexing import add_images, embed_queries, image_file, index_images, open_model, read_item_image
+from metrix.runs.indexing import add_images, image_file, index_images, read_item_image
+from metrix.runs.queries import embed_queries, open_model
 from metrix.runs.thresholds import measure_threshold, read_threshold, write_threshold
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
@@ -80,11 +81,11 @@ def test_queries_know_which_item_they_are(run: Path, photos: Path, tmp_path: Pat
     draw_photo(1, 99).save(tmp_path / "new.png")
     queries = embed_queries(ImageEncoder(model), index, [photos / "kind 1" / "2.jpg", tmp_path / "new.png"])
     assert queries.own == ("kind 1/2.jpg", None)
-    answers = indexing.search_queries(index, queries, 18)
+    answers = searching.search_queries(index, queries, 18)
     assert len(answers[0]) == 17
     assert len(answers[1]) == 18
     assert set(answers[0][0]) == {"id", "similarity", "label"}
-    few = indexing.search_queries(index, queries, 18, least=0.9999)
+    few = searching.search_queries(index, queries, 18, least=0.9999)
     assert all(hit["similarity"] >= 0.9999 for hits in few for hit in hits)
 
 
@@ -160,7 +161,7 @@ def test_the_threshold_goes_with_the_model(run: Path, other_run: Path, photos: P
     assert read_threshold(model) is None
     index = index_images(model, [photos], tmp_path / "before.index").index
     with pytest.raises(InvalidInput, match="metrix threshold"):
-        indexing.same_threshold(index, model)
+        searching.same_threshold(index, model)
     found = measure_threshold(model, "recall", 0.5, resamples=20)
     path = write_threshold(model, found)
     try:
@@ -169,7 +170,7 @@ def test_the_threshold_goes_with_the_model(run: Path, other_run: Path, photos: P
         assert read_threshold(model) == found.threshold
         index = index_images(model, [photos], tmp_path / "p.index").index
         assert index.manifest.threshold == found.threshold
-        assert indexing.same_threshold(index) == found.threshold.similarity
+        assert searching.same_threshold(index) == found.threshold.similarity
         (other_run / "threshold.json").write_text(path.read_text())
         assert read_threshold(open_run(other_run)) is None  # it is of another model
         (other_run / "threshold.json").write_text('{"model": 3')

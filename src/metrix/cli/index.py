@@ -49,6 +49,14 @@ def index(
     update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
     delete: Annotated[list[str] | None, typer.Option("--delete", metavar="ID", help="remove this item")] = None,
     merge: Annotated[Path | None, typer.Option(metavar="INDEX", help="add the items of another index")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="what runs the network: torch (exact), bf16, onnx, a file of metrix export --onnx, or auto, the "
+            "fastest on this machine by a short measurement; torch by default, and that of the index for --add, --update",
+            show_default=False,
+        ),
+    ] = None,
     max_bad: AnyBad = None,
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
@@ -57,6 +65,9 @@ def index(
 
     Images that cannot be read are skipped and counted. An interrupted build resumes when it is started again, and an
     index that is replaced or changed stays in use until its successor is complete.
+
+    The engine is stored in the index with its largest difference to the exact vectors. Queries of metrix search go
+    through it, too, unless its vectors are the exact ones up to rounding.
     """
     import json
 
@@ -64,6 +75,8 @@ def index(
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_index_table
+    from metrix.model.engines import TORCH
+    from metrix.runs.engine_choice import describe_engine
     from metrix.runs.indexing import describe_skipped
     from metrix.search import SUGGEST_PAST
 
@@ -77,12 +90,11 @@ def index(
     target = output or _default_output(images)
     with show_progress(json_output) as report:
         if delete or merge is not None:
-            done = _change(target, delete, merge, images)
+            done = _change(target, delete, merge, images, engine)
         else:
             reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
-            done = _embed(
-                run, images, target, report, reading, store=store, kind=kind, root=root, add=add, update=update
-            )
+            building: dict[str, Any] = {"store": store, "kind": kind, "root": root, "engine": engine}
+            done = _embed(run, images, target, report, reading, add=add, update=update, **building)
     manifest = done.index.manifest
     if json_output:
         skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
@@ -93,6 +105,8 @@ def index(
     errors = Console(stderr=True, soft_wrap=True)
     if done.skipped:
         errors.print(describe_skipped(done.skipped), markup=False, highlight=False)
+    if done.engine is not None and (done.engine["name"] != TORCH or done.engine["measured"]):
+        errors.print(f"engine: {describe_engine(done.engine)}", markup=False, highlight=False)
     if manifest.kind == "exact" and manifest.count > SUGGEST_PAST:
         errors.print("exact search compares all items; --kind hnsw or ivf is faster and states its recall")
     query = "--id ID" if manifest.root is None else "QUERY.jpg"
@@ -119,9 +133,11 @@ def _embed(
     store: str,
     kind: str,
     root: Path | None,
+    engine: str | None,
     add: bool,
     update: bool,
 ) -> Indexed:
+    from metrix.model.engines import AUTO, TORCH
     from metrix.runs.indexing import add_images, index_images
     from metrix.runs.trained_model import open_run
 
@@ -129,20 +145,24 @@ def _embed(
         raise InvalidInput("index: expected a RUN and data to embed with it: metrix index RUN PATH -o INDEX")
     model = open_run(run, report)
     if not add and not update:
-        return index_images(model, images, target, kind=kind, store=store, root=root, **reading)
+        return index_images(model, images, target, kind=kind, store=store, root=root, engine=engine or TORCH, **reading)
     if store != "faiss" or kind != "exact" or root is not None or reading["follow_links"]:
         raise InvalidInput(
             "--store, --kind, --root and --follow-links: expected when an index is built, got one that is changed"
         )
-    return add_images(model, images, target, replace=update, max_bad=reading["max_bad"])
+    return add_images(model, images, target, replace=update, max_bad=reading["max_bad"], engine=engine or AUTO)
 
 
-def _change(target: Path, delete: list[str] | None, merge: Path | None, images: list[str] | None) -> Indexed:
+def _change(
+    target: Path, delete: list[str] | None, merge: Path | None, images: list[str] | None, engine: str | None
+) -> Indexed:
     from metrix.runs.indexing import Indexed
     from metrix.search import Index
 
     if images:
         raise InvalidInput(f"--delete and --merge: expected no data, got {first_few(images)}; leave them out")
+    if engine is not None:
+        raise InvalidInput(f"--engine: expected with data to embed, got {engine} with --delete or --merge")
     found = Index.open(target)
     if delete:
         found.delete(delete)

@@ -11,7 +11,7 @@ from metrix.cli.reading import AnyBad, FollowLinks, Root, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from metrix.runs.indexing import Queries
+    from metrix.runs.queries import Queries
     from metrix.search import Index
 
 
@@ -113,11 +113,10 @@ def _find(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_answer_table
     from metrix.report.search_page import compose_search_page
-    from metrix.runs.encoder import ImageEncoder
-    from metrix.runs.indexing import (
-        describe_skipped,
+    from metrix.runs.indexing import describe_skipped
+    from metrix.runs.queries import (
         embed_queries,
-        open_model,
+        open_encoder,
         queries_by_id,
         queries_from_file,
         same_threshold,
@@ -133,8 +132,9 @@ def _find(
         asked = queries_from_file(vector)
     else:
         with show_progress(json_output) as report:
-            model = open_model(index, run, report)
-            asked = embed_queries(ImageEncoder(model, index.manifest.data), index, images or [], **reading)
+            encoder = open_encoder(index, run, report)
+            model = encoder.model
+            asked = embed_queries(encoder, index, images or [], **reading)
     least = _least(threshold, same, lambda: same_threshold(index, model))
     depth = DEPTH if rerank else 0
     answers = search_queries(index, asked, k, least=least, where=where, expand=expand, rerank=depth)
@@ -169,7 +169,7 @@ def _clean(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_duplicates_table, build_suspects_table
     from metrix.report.search_page import compose_duplicates_page, compose_suspects_page
-    from metrix.runs.indexing import same_threshold
+    from metrix.runs.queries import same_threshold
     from metrix.search import find_duplicates, find_suspects
     from metrix.search.cleaning import NEAR_IDENTICAL
 

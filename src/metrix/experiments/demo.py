@@ -18,7 +18,8 @@ from metrix.evaluate.metrics import find_metric, metric_name
 from metrix.evaluate.seeds import SeedDifferences
 from metrix.experiments.train_once import train_once
 from metrix.runs.encoder import fingerprint
-from metrix.runs.indexing import Queries, index_images, queries_by_id, search_queries
+from metrix.runs.indexing import index_images
+from metrix.runs.queries import Queries, queries_by_id, search_queries
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.search import Index
 from metrix.train.config import Config

@@ -24,7 +24,8 @@ from metrix.explore.limits import Limits
 from metrix.explore.metrics import Metrics
 from metrix.runs.encoder import ImageEncoder
 from metrix.runs.image_lists import split_id
-from metrix.runs.indexing import Queries, image_file, open_model, search_queries
+from metrix.runs.indexing import image_file
+from metrix.runs.queries import Queries, open_encoder, search_queries
 from metrix.search import Index
 from metrix.search.manifest import FILE
 from metrix.search.refining import DEPTH
@@ -67,7 +68,7 @@ class OpenedIndex:
             if same and before is not None:
                 self.encoder = before.encoder
             else:
-                self.encoder = ImageEncoder(open_model(self.index, run), self.index.manifest.data)
+                self.encoder = open_encoder(self.index, run)
         first = next(iter(self.index.store.scan(1))).ids
         self._text = pa.types.is_string(first.type) or pa.types.is_large_string(first.type)
         self._lock = threading.Lock()  # a client of Milvus is not for several threads at once

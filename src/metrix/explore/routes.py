@@ -19,7 +19,7 @@ from metrix.explore.opened_index import Query as IndexQuery
 from metrix.explore.schemas import SEARCH_BODY, SEARCH_STATUSES, Answer, Info, Item, JsonQuery, describe_statuses
 from metrix.explore.service import Service
 from metrix.explore.uploads import in_time, read_upload
-from metrix.runs.indexing import same_threshold
+from metrix.runs.queries import same_threshold
 
 MOST_PICTURE = 2048  # pixels of the shorter side
 
@@ -147,7 +147,7 @@ def add_operation(app: FastAPI, service: Service) -> None:
         from dataclasses import asdict
 
         manifest = service.current.index.manifest
-        model = None if manifest.model is None else manifest.model.model_dump(exclude={"run"})
+        model = None if manifest.model is None else manifest.model.model_dump(exclude={"run": True, "engine": {"file"}})
         threshold = None if manifest.threshold is None else manifest.threshold.model_dump()
         return Info(
             name=service.folder.resolve().name,

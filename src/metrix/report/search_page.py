@@ -11,7 +11,8 @@ from metrix.data import load_image
 from metrix.errors import MetrixError
 from metrix.messages import count
 from metrix.report.page import Block, Gallery, Hit, Page, Picture, Query, Section, Text
-from metrix.runs.indexing import Queries, read_item_image
+from metrix.runs.indexing import read_item_image
+from metrix.runs.queries import Queries
 from metrix.search import LABEL, Duplicates, Index, Suspect
 
 MOST = 200  # queries, groups or suspects on a page

@@ -8,9 +8,7 @@ the engine for all of them, and leaves its choice in that folder.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +18,12 @@ import numpy as np
 
 from metrix.data import Dataset, Part, glyphs
 from metrix.data.layouts import LAYOUTS
-from metrix.data.reading_ahead import read_ahead
-from metrix.errors import InvalidInput, unknown_choice
-from metrix.files import describe_failure, lock, remove_abandoned, write_json
+from metrix.errors import InvalidInput
+from metrix.files import describe_failure, remove_abandoned
 from metrix.messages import first_few
-from metrix.model.engines import (
-    AUTO,
-    ENGINES,
-    TORCH,
-    Engine,
-    build_engine,
-    choose_engine,
-    measure_engines,
-    open_engine_file,
-)
+from metrix.model.engines import AUTO, TORCH
 from metrix.runs.embedding_blocks import EmbeddingBlocks
+from metrix.runs.engine_choice import agree_on_engine, describe_engine, key_of_engine, read_engine
 from metrix.runs.image_lists import ImageList
 from metrix.runs.indexing import list_for_model
 from metrix.runs.output import write_output
@@ -42,7 +31,6 @@ from metrix.runs.trained_model import TrainedModel
 
 COLUMNS = ("id", "path", "label", "part")
 _ABOUT = b"metrix"
-_COMPARED = 16  # images on which engines are compared
 
 
 def select_images(
@@ -102,17 +90,13 @@ def write_embeddings(
         What the complete output says of itself; None if other processes still have to finish their share.
     """
     output = _output_file(output)
-    from_file = engine.endswith(".onnx")
-    if not from_file and engine not in ENGINES:
-        raise unknown_choice("engine", engine, (*ENGINES, "FILE.onnx"))
+    wanted = read_engine(engine, model)
     dataset = model.open_data(spec) if images is None else images.dataset
     part = model.select_part(dataset, part_name) if images is None else images.part
     key = model.embeddings_key(dataset, part)
-    opened = open_engine_file(Path(engine), model.digest, model.image_size) if from_file else None
-    wanted = engine if opened is None else opened.name
     before = _read_about(output)
-    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{_with_engine(key, wanted)[:16]}"), len(part))
-    if before is not None and _is_of(before, key, wanted):
+    blocks = EmbeddingBlocks(output.with_name(f".{output.name}.{wanted.extend_key(key)[:16]}"), len(part))
+    if before is not None and _is_of(before, key, wanted.name):
         if share[1] == 1:
             _remove_leftovers(output, blocks)
         return WrittenEmbeddings(output, before)
@@ -124,7 +108,7 @@ def write_embeddings(
         raise InvalidInput(
             f"{output.parent} cannot be written: {describe_failure(error)}; choose another place"
         ) from error
-    chosen, measured = _agree_on_engine(model, blocks, dataset, part, opened, wanted)
+    chosen = agree_on_engine(model, blocks.folder, dataset, part, wanted)
     about: dict[str, Any] = {
         "run": str(model.run.path),
         "data": spec if spec is not None else model.config.data.data if images is None else images.given,
@@ -133,10 +117,10 @@ def write_embeddings(
         "images": len(part),
         "skipped": len(dataset.broken if images is None else images.skipped),
         "dim": model.config.model.dim,
-        "key": _with_engine(key, chosen.name),
-        "engine": {"name": chosen.name, **({"file": engine} if from_file else {}), "measured": measured},
+        "key": key_of_engine(key, chosen.engine.name),
+        "engine": chosen.to_dict(),
     }
-    model.fill_blocks(blocks, dataset, part, share, chosen)
+    model.fill_blocks(blocks, dataset, part, share, chosen.engine)
     with blocks.locked():
         if blocks.missing:
             # another process may have assembled the blocks in the meantime
@@ -171,55 +155,13 @@ class WrittenEmbeddings:
         >>> WrittenEmbeddings(Path("x.npy"), {}).engine
         'torch (exact)'
         """
-        used = self.about.get("engine", {"name": TORCH, "measured": []})
-        measured = {one["engine"]: one for one in used["measured"]}
-        name = used.get("file", used["name"])
-        own, exact = measured.get(used["name"]), measured.get(TORCH)
-        if own is None or exact is None:
-            return "torch (exact)" if name == TORCH else name
-        faster = own["images_per_second"] / exact["images_per_second"]
-        if name == TORCH:
-            return f"torch (exact), the fastest of {', '.join(measured)}"
-        return (
-            f"{name}, {faster:.1f} × as fast as torch; on {own['images']} images, entries differ by at most "
-            f"{own['largest_difference']:.1g} from the exact ones, cosines are at least {own['smallest_cosine']:.7g}"
-        )
-
-
-def _agree_on_engine(
-    model: TrainedModel, blocks: EmbeddingBlocks, dataset: Dataset, part: Part, opened: Engine | None, wanted: str
-) -> tuple[Engine, list[dict[str, Any]]]:
-    """The engine of all processes that work on the blocks, now and after an interruption, and what was measured."""
-    if wanted == TORCH:
-        return build_engine(TORCH, model.embedder), []
-    kept = blocks.folder / "engine.json"
-    with lock(blocks.folder / "engine.lock"):
-        engine: Engine | None = opened
-        if kept.is_file():
-            content = json.loads(kept.read_bytes())
-            return engine or build_engine(content["name"], model.embedder, model.image_size), content["measured"]
-        rows = np.linspace(0, len(part) - 1, num=min(len(part), _COMPARED), dtype=int).tolist()
-        images = next(read_ahead(model.with_test_view(dataset, part), [rows], model.config.data.workers or None))
-        if wanted == AUTO:
-            engine, found = choose_engine(model.embedder, images, len(part), model.image_size)
-        else:
-            engine = engine or build_engine(wanted, model.embedder, model.image_size)
-            exact = build_engine(TORCH, model.embedder)
-            found = measure_engines([exact, engine], images, time.perf_counter)
-        measured = [one.to_dict() for one in found]
-        write_json(kept, {"name": engine.name, "measured": measured})
-        return engine, measured
-
-
-def _with_engine(key: str, engine: str) -> str:
-    """The key of embeddings by an engine: `key` itself for the exact one."""
-    return key if engine == TORCH else hashlib.sha256(f"{key}|{engine}".encode()).hexdigest()
+        return describe_engine(self.about.get("engine", {"name": TORCH, "measured": []}))
 
 
 def _is_of(about: dict[str, Any], key: str, wanted: str) -> bool:
     """Whether a description is of embeddings with this key by the wanted engine; `auto` takes those of any."""
     used = about.get("engine", {}).get("name", TORCH)
-    return bool(about.get("key") == _with_engine(key, used) and wanted in (AUTO, used))
+    return bool(about.get("key") == key_of_engine(key, used) and wanted in (AUTO, used))
 
 
 def read_process_share(environment: Callable[[str], str | None]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from metrix.data.images import read_pixels
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.survey import map_in_order
 from metrix.errors import InvalidInput
+from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Fingerprint
 from metrix.train.batches import build_views
@@ -35,15 +36,17 @@ class ImageEncoder:
         model: of the run, from `open_run`.
         data: the embedded dataset that is searched, such as `glyphs`, if it is not image files: its images have a
             view of their own.
+        engine: what runs the network; the exact one, torch, by default.
     """
 
-    def __init__(self, model: TrainedModel, data: str | None = None) -> None:
+    def __init__(self, model: TrainedModel, data: str | None = None, engine: Engine | None = None) -> None:
         self.model, self.grey = model, data in glyphs.NAMES
         wanted = model.embedder.data_config
         layout = data if data in glyphs.NAMES else VECTORS if model.embedder.takes_vectors else "folder"
         assert layout is not None
         _, self._view = build_views(model.config, wanted, layout)
         self._side = short_side(model)
+        self.engine = engine or build_engine(TORCH, model.embedder)
         self.fingerprint = fingerprint(model, data)
 
     def view(self, image: str | os.PathLike[str] | IO[bytes]) -> Tensor:
@@ -62,10 +65,11 @@ class ImageEncoder:
         return read_pixels(image, grey_size=glyphs.SIZE) if self.grey else read_pixels(image, short_side=self._side)
 
     def embed(self, views: Sequence[Tensor]) -> NDArray[np.float32]:
-        """Unit vectors (n, d) of views, in one pass through the network."""
-        device = next(self.model.embedder.parameters()).device
+        """Unit vectors (n, d) of views, or of vectors for a network that takes those, in one pass through it."""
+        images = torch.stack(list(views))
         with torch.inference_mode():
-            found: NDArray[np.float32] = self.model.embedder(torch.stack(list(views)).to(device)).float().cpu().numpy()
+            pieces = torch.split(images, self.engine.at_once or len(images))
+            found: NDArray[np.float32] = torch.cat([self.engine.run(piece) for piece in pieces]).numpy()
         return found
 
     def embed_files(self, paths: Sequence[Path]) -> tuple[NDArray[np.float32], list[int], list[Broken]]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from metrix.data import Catalogue, Dataset, Part
 from metrix.data.catalogue import UNSPLIT
 from metrix.data.layouts.vectors import NAME, name_vectors, read_vectors
 from metrix.errors import DataError, InvalidInput
+from metrix.runs.encoder import BATCH, ImageEncoder
 from metrix.runs.image_lists import ImageList
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import LABEL
@@ -55,17 +57,24 @@ def list_vectors(given: Sequence[str | os.PathLike[str]], model: TrainedModel) -
     return ImageList(dataset, part, ids, columns, (), None, None)
 
 
+def refuse_root(model: TrainedModel, root: Path | None) -> None:
+    """An error if a folder of images is given, where the run was trained on vectors."""
+    if root is not None:
+        raise InvalidInput(f"--root: expected images, got vectors, which {model.run.path} was trained on")
+
+
 def embed_vector_files(
-    given: Sequence[str | os.PathLike[str]], model: TrainedModel
+    given: Sequence[str | os.PathLike[str]], encoder: ImageEncoder
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     """A name and an embedding for each vector of files."""
     names: list[str] = []
     embedded = []
     for file in (Path(one).expanduser() for one in given):
         vectors, columns = read_vectors(file)
-        _check_length(file, vectors, model)
+        _check_length(file, vectors, encoder.model)
         names += [f"{file.name}[{name}]" for name in name_vectors(columns, len(vectors))]
-        embedded.append(model.embedder.encode(vectors))
+        batches = torch.split(torch.from_numpy(vectors), BATCH)
+        embedded += [encoder.embed(list(batch)) for batch in batches]
     return tuple(names), np.concatenate(embedded)
 
 

@@ -281,6 +281,7 @@ class Index:
         """
         if self.manifest.model is not None and other.manifest.model is not None:
             self.manifest.model.require(other.manifest.model)
+            self.manifest.model.require_engine(other.manifest.model.engine)
         prefix = _prefix(self.manifest.root, other.manifest.root)
 
         def lots() -> Iterator[Items]:

@@ -17,10 +17,25 @@ from metrix.files import write_json
 FORMAT = "metrix.index"
 VERSION = 2
 FILE = "manifest.json"
+ROUNDING = 1e-6  # below 1, of the cosines of vectors that only differ by rounding
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class VectorEngine(_Strict):
+    """What ran the network, and how far its vectors are from the exact ones (`torch`) on some of the images."""
+
+    name: str = "torch"
+    file: str | None = None  # of the exported network, if it was one
+    smallest_cosine: float | None = None  # None: not measured
+    largest_difference: float | None = None  # of any entry
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its vectors are the exact ones, up to rounding."""
+        return self.name == "torch" or (self.smallest_cosine is not None and self.smallest_cosine >= 1 - ROUNDING)
 
 
 class Fingerprint(_Strict):
@@ -30,6 +45,7 @@ class Fingerprint(_Strict):
     view: str  # how an image becomes the network's input
     dim: int = Field(ge=1)
     run: str | None = None  # the folder of the run, where it was when the index was built
+    engine: VectorEngine = VectorEngine()
 
     def require(self, other: Fingerprint) -> None:
         """An error if vectors of the other model cannot be compared with those of this one."""
@@ -44,6 +60,14 @@ class Fingerprint(_Strict):
                     f"{f' ({self.run})' if self.run else ''}, got {its}{f' ({other.run})' if other.run else ''}; "
                     "search with that model, or build the index anew"
                 )
+
+    def require_engine(self, other: VectorEngine) -> None:
+        """An error if vectors by the other engine do not belong in one index with those of this one."""
+        if self.engine.name != other.name and not (self.engine.is_exact and other.is_exact):
+            raise InvalidInput(
+                f"engine: expected {self.engine.name}, which made the vectors of the index, got {other.name}, whose "
+                "vectors differ; use the same engine, or build the index anew"
+            )
 
 
 class Threshold(_Strict):

@@ -24,6 +24,8 @@ def build_index_table(path: Path, index: Index, embedded: int) -> Table:
     rows |= {"embedded now": f"{embedded:,}"} if embedded != manifest.count else {}
     rows |= {"skipped": f"{manifest.skipped:,}"} if manifest.skipped else {}
     rows |= {"dimension": manifest.dim, "kind": manifest.kind, "store": manifest.engine}
+    if manifest.model is not None and manifest.model.engine.name != "torch":
+        rows["embedded by"] = manifest.model.engine.file or manifest.model.engine.name
     if manifest.recall is not None:
         rows["recall@10 against exact"] = f"{100 * manifest.recall:.2f} %"
     if manifest.columns:

@@ -1,0 +1,153 @@
+"""From a query to its neighbours in an index, with the model that the index was built with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrix.data import Broken
+from metrix.data.vector_files import read_embeddings
+from metrix.errors import InvalidInput
+from metrix.runs.encoder import ImageEncoder, fingerprint
+from metrix.runs.engine_choice import open_query_engine
+from metrix.runs.image_lists import list_images, split_id
+from metrix.runs.thresholds import read_threshold
+from metrix.runs.trained_model import TrainedModel, open_run
+from metrix.runs.vector_lists import embed_vector_files, refuse_root
+from metrix.search import Found, Index
+from metrix.search.manifest import VectorEngine
+from metrix.train.batches import Report, ignore_report
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What is searched with: a name and a vector each; `own` is its id in the index, if it is of the index."""
+
+    names: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    own: tuple[Any, ...]  # an id or None each
+    files: tuple[Path | None, ...]
+    skipped: tuple[Broken, ...] = ()
+
+
+def open_model(index: Index, run: Path | None = None, report: Report = ignore_report) -> TrainedModel:
+    """The run that an index was built with, or the given one, after checking that it is the same model."""
+    made_by = index.manifest.model
+    place = run if run is not None else None if made_by is None or made_by.run is None else Path(made_by.run)
+    if place is None:
+        raise InvalidInput("run: expected the run that made the vectors of this index, got none; give --run RUN")
+    if run is None and not place.is_dir():
+        raise InvalidInput(f"run: expected {place}, which the index was built with, got nothing there; give --run RUN")
+    model = open_run(place, report)
+    index.require_model(fingerprint(model, index.manifest.data))
+    return model
+
+
+def open_encoder(index: Index, run: Path | None = None, report: Report = ignore_report) -> ImageEncoder:
+    """What queries to an index go through: its model (see `open_model`), by the engine that made its vectors.
+
+    That engine is used where its vectors differ from the exact ones by more than rounding.
+    """
+    model = open_model(index, run, report)
+    used = VectorEngine() if index.manifest.model is None else index.manifest.model.engine
+    return ImageEncoder(model, index.manifest.data, open_query_engine(used, model))
+
+
+def embed_queries(
+    encoder: ImageEncoder,
+    index: Index,
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    root: Path | None = None,
+    max_bad: int | float | None = None,
+    follow_links: bool = False,
+) -> Queries:
+    """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id.
+
+    Relative paths of a list or a manifest that are not beside it are looked for below `root`. With a model of vectors,
+    the queries are files of vectors.
+    """
+    if encoder.model.embedder.takes_vectors:
+        refuse_root(encoder.model, root)
+        names, vectors = embed_vector_files(images, encoder)
+        return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
+    listed = list_images(images, root, max_bad=max_bad, follow_links=follow_links, check=False)
+    if listed.root is None:
+        raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
+    files = [listed.root / split_id(name)[0] for name in listed.ids]
+    vectors, rows, broken = encoder.embed_files(files)
+    listed = listed.without({one.position: one.reason for one in broken})
+    listed.require_few(max_bad)
+    files = [files[row] for row in rows]
+    own = _ids_in(index, files)
+    return Queries(tuple(map(str, files)), vectors, own, tuple(files), listed.skipped)
+
+
+def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
+    """Items of the index to search with; each is left out of its own answer."""
+    items = index.get(list(ids))
+    root = index.manifest.root
+    files = tuple(None if root is None else Path(root) / split_id(one)[0] for one in ids)
+    return Queries(tuple(ids), items.vectors, tuple(ids), files)
+
+
+def queries_from_file(path: Path) -> Queries:
+    """Vectors of a file (.npy, .parquet, .csv) to search with: one (d,), or several (n, d)."""
+    if path.suffix.lower() == ".npy" and path.is_file():
+        from metrix.data.vector_files import read_array
+
+        array = read_array(path)
+        vectors = array[None] if array.ndim == 1 else array
+    else:
+        vectors = read_embeddings(path)
+    names = tuple(f"{path.name}[{n}]" for n in range(len(vectors)))
+    return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
+
+
+def search_queries(
+    index: Index, queries: Queries, k: int, *, least: float | None = None, **options: Any
+) -> list[list[dict[str, Any]]]:
+    """For each query, the neighbours as plain dictionaries: id, similarity and columns, nearest first.
+
+    `least` leaves out neighbours that are less similar; `options` are those of `Index.search`.
+    """
+    exclude = list(queries.own) if any(own is not None for own in queries.own) else None
+    found: Found = index.search(queries.vectors, k, exclude=exclude, **options)
+    known = sorted({one for row in found.ids.tolist() for one in row if one not in ("", -1)})
+    columns = {record.pop("id"): record for record in index.get(known).records()} if known else {}
+    answers = []
+    for ids, similarities in zip(found.ids.tolist(), found.similarities.tolist(), strict=True):
+        answers.append(
+            [
+                {"id": one, "similarity": value, **columns[one]}
+                for one, value in zip(ids, similarities, strict=True)
+                if one in columns and (least is None or value >= least)
+            ]
+        )
+    return answers
+
+
+def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
+    """The similarity above which two images are the same thing: the index's, or the run's."""
+    stored = index.manifest.threshold or (None if model is None else read_threshold(model))
+    if stored is None:
+        run = "RUN" if index.manifest.model is None else index.manifest.model.run
+        raise InvalidInput(
+            f"--same: expected a stored threshold, got none; measure one: metrix threshold {run} --precision 0.99"
+        )
+    return stored.similarity
+
+
+def _ids_in(index: Index, files: Sequence[Path]) -> tuple[Any, ...]:
+    """The id of each file that is in the index, None for others."""
+    root = index.manifest.root
+    if root is None:
+        return (None,) * len(files)
+    names = [os.path.relpath(file, root).replace(os.sep, "/") for file in files]
+    return tuple(name if known else None for name, known in zip(names, index.store.has(names), strict=True))
