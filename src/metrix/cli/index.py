@@ -53,7 +53,7 @@ def index(
         str | None,
         typer.Option(
             help="what runs the network: torch (exact), bf16, onnx, a file of metrix export --onnx, or auto, the "
-            "fastest on this machine by a short measurement; torch by default, and that of the index for --add, --update",
+            "fastest on this machine by a short measurement; torch by default, but that of the index to change it",
             show_default=False,
         ),
     ] = None,
