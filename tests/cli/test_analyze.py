@@ -85,12 +85,13 @@ def test_the_same_curves_give_the_same_files(metrix: Any, run: Path, tmp_path: P
         assert first == second
 
 
-def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("head_init", ["random", "whiten"])
+def test_the_initial_model_is_the_one_that_training_began_with(metrix: Any, tmp_path: Path, head_init: str) -> None:
     from metrix import Embedder
     from metrix.runs.trained_model import open_run
     from tests.trained_runs import train_tiny
 
-    still = train_tiny(tmp_path / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4)
+    still = train_tiny(tmp_path / "still", max_steps=1, lr=1e-30, weight_decay=0.0, seed=4, head_init=head_init)
     made = dict(open_run(still, initial=True).embedder.named_parameters())
     for name, parameter in Embedder.load(still).named_parameters():
         torch.testing.assert_close(made[name].cpu(), parameter)

@@ -42,6 +42,7 @@ from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of
 from metrix.train.run_folder import RunFolder, open_run_folder
 from metrix.train.vectors import standardise_vectors, vector_length
+from metrix.train.whitening import whiten_head
 
 PARTS = ("test", "train", "all")
 FOLDER = "embeddings"
@@ -127,12 +128,34 @@ class TrainedModel:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.train.seed)
-            if self.config.model.backbone != MLP_BACKBONE:
-                return build_embedder(self.config)
-            dataset = self.open_data()
-            network = build_embedder(self.config, vector_length(dataset))
-            standardise_vectors(network, select_training_part(self.config, dataset))
-            return network
+            if self.config.model.backbone == MLP_BACKBONE:
+                dataset = self.open_data()
+                network = build_embedder(self.config, vector_length(dataset))
+                standardise_vectors(network, select_training_part(self.config, dataset))
+            else:
+                network = build_embedder(self.config)
+        if self.config.model.head_init == "whiten":
+            self._whiten_head(network.to(_device()).eval())
+        return network
+
+    def _whiten_head(self, network: Embedder) -> None:
+        """Give the head the principal components of the training images, as training does before its first step."""
+        import torch
+
+        dataset = self.open_data()
+        part = select_training_part(self.config, dataset)
+        _, view = build_views(self.config, network.data_config, dataset.catalogue.layout)
+        engine = build_engine(TORCH, network)
+        pieces = _split(range(len(part)), self.config.train.batch_size)
+
+        def embed() -> None:
+            done = 0
+            for images in read_ahead(part.with_transform(view), pieces, self.config.data.workers or None):
+                done += len(engine.run(images))
+                self.report("whitening", done, len(part))
+
+        with torch.no_grad():
+            whiten_head(network.head, embed, lambda moments: moments)
 
     @cached_property
     def digest(self) -> str:
