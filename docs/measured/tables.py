@@ -1,24 +1,30 @@
-"""Print the tables of docs/results.md and draw its figure from the measured runs beside this file.
+"""Write the tables of docs/results.md and draw its figures from the measured runs beside this file.
 
     make results
 
-Each `*.csv` here has one line per run: its table, the number of training classes, the method, the method it is compared
-with (`baseline`, of the same table and number of classes), the seed, what was measured on the test classes, and the
-arguments of `metrix train` that repeat the run.
+Each `*.csv` with a column `table` has one line per run: its table, the number of training classes, the method, the
+method it is compared with (`baseline`, of the same table and number of classes), the seed, what was measured on the
+test classes, and the arguments of `metrix train` that repeat the run. `curves.csv` has the validations of some runs,
+epoch by epoch.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from metrix.evaluate.seeds import SeedDifferences
 
 HERE = Path(__file__).parent
-FIGURE = HERE.parent / "pictures" / "gain-by-classes.svg"
+PAGE = HERE.parent / "results.md"
+PICTURES = HERE.parent / "pictures"
+FIGURE = PICTURES / "gain-by-classes.svg"
+CURVES = PICTURES / "fitting-cars.svg"
 FIGURE_TABLES = {  # table: label in the figure
     "glyphs-classes": "glyphs, multi-similarity",
 }
@@ -68,8 +74,8 @@ def gain(row: Row, rows: Iterable[Row], measure: str = "recall@1") -> SeedDiffer
 def write_table(name: str, rows: list[Row]) -> str:
     """A table in Markdown: Recall@1 of every row with its seeds, the gain with its interval, and the geometry."""
     lines = [
-        "| training classes | method | Recall@1 (seeds) | gain | alignment | uniformity |",
-        "|---|---|---|---|---|---|",
+        "| training classes | method | Recall@1 (seeds) | gain | alignment | uniformity | utilization |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row.table == name:
@@ -85,27 +91,21 @@ def _cells(row: Row, rows: list[Row]) -> Iterator[str]:
     found = gain(row, rows) if row.baseline else None
     text = "" if found is None else f"{found.mean:+.1f} ± {found.margin:.1f}"
     yield f"**{text}**" if found is not None and found.decided else text
-    for measure in ("alignment", "uniformity"):
+    for measure in ("alignment", "uniformity", "utilization"):
         known = [float(run[measure]) for run in row.runs.values() if run.get(measure)]
         yield f"{statistics.fmean(known):.2f}" if known else ""
 
 
 def draw_figure(rows: list[Row], path: Path = FIGURE) -> None:
     """The gain of feature mixup in Recall@1 against the number of training classes, with 95 % intervals."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "metrix"  # the same file every time
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    from matplotlib import pyplot as plt
-
+    plt = _pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
     axes.axhline(0, color="0.6", linewidth=1)
     for shift, (table, label) in enumerate(FIGURE_TABLES.items()):
         points = [
             (int(row.classes.replace(",", "")) * 1.04**shift, found.mean, found.margin)
             for row in rows
-            if row.table == table and row.baseline and row.method.startswith("feature")
+            if row.table == table and row.baseline and "feature" in row.method
             if (found := gain(row, rows)) is not None
         ]
         if points:
@@ -123,9 +123,56 @@ def draw_figure(rows: list[Row], path: Path = FIGURE) -> None:
     plt.close(figure)
 
 
+def draw_curves(path: Path = CURVES) -> None:
+    """Recall@1 on held-out training classes by epoch, clean and mixed: a panel for each loss and augmentation."""
+    with (HERE / "curves.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    panels = list(dict.fromkeys((line["loss"], line["augment"]) for line in lines))
+    plt = _pyplot()
+    figure, all_axes = plt.subplots(
+        1, len(panels), figsize=(2.4 * len(panels), 2.9), sharey=True, layout="constrained", squeeze=False
+    )
+    for axes, (loss, augment) in zip(all_axes[0], panels, strict=True):
+        inside = [line for line in lines if (line["loss"], line["augment"]) == (loss, augment)]
+        for method in dict.fromkeys(line["method"] for line in inside):
+            points = [(int(line["epoch"]), float(line["recall@1"])) for line in inside if line["method"] == method]
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.3, label=method)
+        axes.set_title(f"{loss},\n{'random views' if augment == 'standard' else 'no augmentation'}", fontsize=9)
+        axes.set_xlabel("epoch")
+        axes.spines[["top", "right"]].set_visible(False)
+    all_axes[0][0].set_ylabel("Recall@1, held-out classes")
+    all_axes[0][-1].legend(frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "metrix"  # the same file every time
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def fill_page(text: str, rows: list[Row]) -> str:
+    """A page with each table that follows a line `<!-- name -->` written anew; fails if a table has no such line."""
+    for name in dict.fromkeys(row.table for row in rows):
+        mark = f"<!-- {name} -->\n\n"
+        before, found, after = text.partition(mark)
+        if not found:
+            raise ValueError(f"the page has no line <!-- {name} --> with an empty line below it: add one")
+        rest = re.sub(r"\A(\|.*\n)*", "", after)
+        text = f"{before}{mark}{write_table(name, rows)}\n{rest}"
+    return text
+
+
 if __name__ == "__main__":
     measured = read_rows()
-    for name in dict.fromkeys(row.table for row in measured):
-        print(f"<!-- {name} -->\n\n{write_table(name, measured)}\n")
+    PAGE.write_text(fill_page(PAGE.read_text("utf-8"), measured), "utf-8")
     draw_figure(measured)
-    print(f"figure: docs/pictures/{FIGURE.name}")
+    draw_curves()
+    count = len({row.table for row in measured})
+    print(f"docs/{PAGE.name}: {count} tables; figures: docs/pictures/{FIGURE.name}, {CURVES.name}")

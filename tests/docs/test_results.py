@@ -36,6 +36,16 @@ def test_every_table_is_on_the_page(tables: ModuleType) -> None:
     assert {row.table for row in tables.read_rows()} == set(re.findall(r"<!-- ([a-z-]+) -->", PAGE))
 
 
+def test_the_tables_of_a_page_are_written_anew(tables: ModuleType) -> None:
+    rows = [tables.Row("t", "30", "clean", "", {"0": {"recall@1": "70"}})]
+    page = "before\n\n<!-- t -->\n\n| old |\n|---|\n\nafter | this\n"
+    filled = tables.fill_page(page, rows)
+    assert filled == f"before\n\n<!-- t -->\n\n{tables.write_table('t', rows)}\n\nafter | this\n"
+    assert tables.fill_page(filled, rows) == filled
+    with pytest.raises(ValueError, match="no line <!-- t -->"):
+        tables.fill_page("nothing\n", rows)
+
+
 def test_a_gain_is_the_mean_of_paired_differences(tables: ModuleType) -> None:
     clean = tables.Row("t", "30", "clean", "", {"0": {"recall@1": "70"}, "1": {"recall@1": "72"}})
     mixed = tables.Row("t", "30", "feature", "clean", {"1": {"recall@1": "75"}, "0": {"recall@1": "71"}})
@@ -49,3 +59,11 @@ def test_the_figure_has_a_point_for_each_number_of_classes(tables: ModuleType, t
     drawn = (tmp_path / "figure.svg").read_text("utf-8")
     assert "glyphs, multi-similarity" in drawn
     assert "training classes" in drawn
+
+
+def test_the_curves_have_a_panel_for_each_loss_and_augmentation(tables: ModuleType, tmp_path: Path) -> None:
+    tables.draw_curves(tmp_path / "curves.svg")
+    drawn = (tmp_path / "curves.svg").read_text("utf-8")
+    assert "ProxyNCA++" in drawn
+    assert "contrastive" in drawn
+    assert "no augmentation" in drawn
