@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from metrix.reproduce.duration import Size, count_images
 from metrix.reproduce.grid import Experiment, Grid, Spread, build_grid
 from metrix.reproduce.items import ITEMS, choose_items
 from metrix.reproduce.page import Reproduced, _summarise
-from metrix.reproduce.tables import build_recall_table, paper_gain
+from metrix.reproduce.tables import build_recall_table, describe_differences, paper_gain
 from tests.photos import write_photos
 from tests.reproduce.conftest import MINI, TINY
 
@@ -68,6 +69,14 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
     assert block.rows[1] == "hard negatives"
     assert list(block.rows[2][:5]) == ["input [1]", "1", "pos-neg / anc-neg", "", "82.0"]
     assert block.footnotes[1] == "The set-up is the paper's."
+
+
+def test_every_changed_setting_is_said(cars: Grid) -> None:
+    changes = {"image_size": 64, "lr": 0.003, "cache": "ram"}
+    grid = dataclasses.replace(cars, changes={**cars.changes, **changes}, _known={})
+    setup = paper.load_table("ablation").setup
+    said = describe_differences(grid, setup, grid.datasets[0])
+    assert said == "Differences from the paper's set-up: image size 64; lr 0.003."
 
 
 def test_what_differs_is_said(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from metrix.evaluate.seeds import SeedDifferences
 from metrix.report.leaders import find_leaders
 from metrix.report.page import Column, Table, Value
 from metrix.report.page.blocks import Cell
-from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.datasets import PAPER_DIM, ReproductionData, build_config
 from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.paper import DATASETS, PaperRow, PaperTable
 
 GAIN = "gain"  # in Recall@1
 INDENT = "\u2003"
+# Settings that a note need not name: those that it compares with the paper's, and those that only say how to compute.
+COMPARED = {"backbone", "weights", "dim", "batch_size", "epochs", "max_steps"}
+HOW_TO_COMPUTE = {"layout", "root", "follow_links", "cache", "workers", "device", "checkpoint_steps"}
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,7 @@ def describe_differences(grid: Grid, setup: Mapping[str, Any], data: Reproductio
         "training": (length, f"{setup['epochs']} epochs" if "epochs" in setup else length),
     }
     differing = [f"{name} {ours} (paper: {paper})" for name, (ours, paper) in here.items() if ours != paper]
+    differing += _name_other_changes(grid, data)
     if scaled and train.batch_size != setup["batch_size"]:
         differing.append(f"k = 20 and 40 times {train.batch_size / int(setup['batch_size']):.2g}, like the batch")
     if not data.in_paper:
@@ -269,3 +273,13 @@ def describe_differences(grid: Grid, setup: Mapping[str, Any], data: Reproductio
     if not differing:
         return "The set-up is the paper's."
     return f"Differences from the paper's set-up: {'; '.join(differing)}."
+
+
+def _name_other_changes(grid: Grid, data: ReproductionData) -> Iterator[str]:
+    """The settings that the user or the scale changed for all runs, with their values."""
+    here, unchanged = (
+        build_config(data, {"loss": "contrastive"}, 0, PAPER_DIM, changes) for changes in (dict(grid.changes), {})
+    )
+    differing = here.differences_to(unchanged)
+    for key in sorted(set(grid.changes) & set(differing) - COMPARED - HOW_TO_COMPUTE):
+        yield f"{key.replace('_', ' ')} {differing[key]}"
