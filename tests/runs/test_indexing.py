@@ -190,3 +190,18 @@ def test_the_threshold_is_of_the_test_classes(run: Path) -> None:
     assert found.pairs.images == len(part)
     assert int(found.pairs.same.sum() + found.pairs.different.sum()) == len(part) * (len(part) - 1)
     assert found.threshold.far <= 0.01
+
+
+def test_a_query_is_cropped_to_its_box(run: Path, photos: Path, tmp_path: Path) -> None:
+    rows = ["path,label,x_1,y_1,x_2,y_2", "kind 0/0.jpg,a,0,0,20,20", "kind 1/0.jpg,b,10,5,30,40", "kind 2/0.jpg,c,,,,"]
+    (photos / "parts.csv").write_text("\n".join(rows) + "\n")
+    model = open_run(run)
+    index = index_images(model, [photos / "parts.csv"], tmp_path / "p.index").index
+    ids = ("kind 0/0.jpg#0,0,20,20", "kind 1/0.jpg#10,5,30,40", "kind 2/0.jpg")
+    queries = embed_queries(ImageEncoder(model), index, [photos / "parts.csv"])
+    assert queries.own == ids
+    assert queries.names == tuple(f"{photos}/{one}" for one in ids)
+    np.testing.assert_allclose(queries.vectors, index.get(list(ids)).vectors, atol=1e-5)
+    whole = embed_queries(ImageEncoder(model), index, [photos / "kind 0" / "0.jpg"])
+    assert whole.own == (None,)
+    assert not np.allclose(whole.vectors[0], queries.vectors[0], atol=1e-3)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from metrix.data import Broken, ImageError, glyphs
 from metrix.data.cache import SHORT_SIDE
-from metrix.data.images import read_pixels
+from metrix.data.catalogue import Box
+from metrix.data.images import load_image, read_pixels
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.survey import map_in_order
 from metrix.errors import InvalidInput
@@ -49,8 +50,8 @@ class ImageEncoder:
         self.engine = engine or build_engine(TORCH, model.embedder)
         self.fingerprint = fingerprint(model, data)
 
-    def view(self, image: str | os.PathLike[str] | IO[bytes]) -> Tensor:
-        """An image file, or an open one, as the network's input (channels, height, width).
+    def view(self, image: str | os.PathLike[str] | IO[bytes], box: Box | None = None) -> Tensor:
+        """An image file, or an open one, cropped to a box if one is given, as the network's input (channels, h, w).
 
         Raises:
             ImageError: it cannot be decoded.
@@ -58,7 +59,7 @@ class ImageEncoder:
         """
         if self._view is None:
             raise InvalidInput(f"expected a run on images, got {self.model.run.path}, which was trained on vectors")
-        found: Tensor = self._view(self._pixels(image))
+        found: Tensor = self._view(self._pixels(image if box is None else load_image(image, box, self._side)))
         return found
 
     def _pixels(self, image: Any) -> Tensor:
@@ -72,12 +73,17 @@ class ImageEncoder:
             found: NDArray[np.float32] = torch.cat([self.engine.run(piece) for piece in pieces]).numpy()
         return found
 
-    def embed_files(self, paths: Sequence[Path]) -> tuple[NDArray[np.float32], list[int], list[Broken]]:
-        """Vectors of image files, the position of each in `paths`, and the files that cannot be read."""
+    def embed_files(
+        self, paths: Sequence[Path], boxes: Sequence[Box | None] | None = None
+    ) -> tuple[NDArray[np.float32], list[int], list[Broken]]:
+        """Vectors of image files, the position of each in `paths`, and the files that cannot be read.
 
-        def view(path: Path) -> Tensor | str:
+        `boxes` has the box to crop each to, or None for the whole image.
+        """
+
+        def view(item: tuple[Path, Box | None]) -> Tensor | str:
             try:
-                return self.view(path)
+                return self.view(*item)
             except ImageError as error:
                 return error.reason
 
@@ -85,7 +91,7 @@ class ImageEncoder:
         rows: list[int] = []
         skipped: list[Broken] = []
         waiting: list[Tensor] = []
-        for n, found in enumerate(map_in_order(view, list(paths))):
+        for n, found in enumerate(map_in_order(view, list(zip(paths, boxes or [None] * len(paths), strict=True)))):
             if isinstance(found, str):
                 skipped.append(Broken(n, str(paths[n]), found))
             else:

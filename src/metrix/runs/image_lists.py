@@ -149,7 +149,7 @@ def list_images(
         elif not is_unicode(relative):  # an id is text
             unnamed.append(Broken(-1, ascii(relative), "its name is not text in UTF-8"))
         else:
-            rows.setdefault(_id(relative, image.box), image)
+            rows.setdefault(join_id(relative, image.box), image)
     if outside:
         raise InvalidInput(f"images: expected paths below {base}, got {first_few(outside)}; give --root, or copy them")
     if not rows:
@@ -210,7 +210,8 @@ def _columns(images: Sequence[_Image]) -> dict[str, Any]:
         raise DataError(f"columns: expected values of one kind in each, got a mixture ({error})") from error
 
 
-def _id(relative: str, box: Box | None) -> str:
+def join_id(relative: str, box: Box | None) -> str:
+    """The id of an image, or of the part of it in a crop box; `split_id` takes it apart."""
     return relative if box is None else f"{relative}#{','.join(map(str, box))}"
 
 

@@ -16,7 +16,7 @@ from metrix.data.vector_files import read_embeddings
 from metrix.errors import InvalidInput
 from metrix.runs.encoder import ImageEncoder, fingerprint
 from metrix.runs.engine_choice import open_query_engine
-from metrix.runs.image_lists import list_images, split_id
+from metrix.runs.image_lists import join_id, list_images, split_id
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.runs.vector_lists import embed_vector_files, refuse_root
@@ -80,13 +80,12 @@ def embed_queries(
     listed = list_images(images, root, max_bad=max_bad, follow_links=follow_links, check=False)
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
-    files = [listed.root / split_id(name)[0] for name in listed.ids]
-    vectors, rows, broken = encoder.embed_files(files)
+    files, boxes = zip(*((listed.root / path, box) for path, box in map(split_id, listed.ids)), strict=True)
+    vectors, rows, broken = encoder.embed_files(files, boxes)
     listed = listed.without({one.position: one.reason for one in broken})
     listed.require_few(max_bad)
-    files = [files[row] for row in rows]
-    own = _ids_in(index, files)
-    return Queries(tuple(map(str, files)), vectors, own, tuple(files), listed.skipped)
+    names = tuple(join_id(str(files[row]), boxes[row]) for row in rows)
+    return Queries(names, vectors, _ids_in(index, names), tuple(files[row] for row in rows), listed.skipped)
 
 
 def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
@@ -144,8 +143,8 @@ def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
     return stored.similarity
 
 
-def _ids_in(index: Index, files: Sequence[Path]) -> tuple[Any, ...]:
-    """The id of each file that is in the index, None for others."""
+def _ids_in(index: Index, files: Sequence[str]) -> tuple[Any, ...]:
+    """The id of each file, or part of a file, that is in the index, None for others."""
     root = index.manifest.root
     if root is None:
         return (None,) * len(files)
