@@ -37,7 +37,7 @@ wheel: .venv/.installed
 	$(BIN)/twine check --strict dist/*
 
 # The tests of the command line, reports, search and packaging against the installed wheel, in an environment of its own.
-WHEEL_TESTS ?= tests/cli tests/report tests/explore/test_service.py tests/search/test_index.py tests/test_public_names.py \
+WHEEL_TESTS ?= tests/cli tests/report tests/serve/test_service.py tests/search/test_index.py tests/test_public_names.py \
 	tests/test_packaging.py tests/test_extras.py
 wheel-test: wheel
 	rm -rf build/wheel-env && $(PYTHON) -m venv build/wheel-env

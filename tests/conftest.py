@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 
 from metrix.train import Config
 from tests import command_line
+from tests.photos import write_photos
 from tests.trained_runs import SMALL, own_copy
 
 
@@ -69,3 +71,21 @@ def run(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_run(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 3 steps with another seed and validation classes."""
     return own_copy(shared_folder, tmp_path_factory.mktemp("runs"), "other", seed=1, max_steps=3, holdout=0.1)
+
+
+@pytest.fixture(scope="session")
+def indexed(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `photos` and `photos.index`, the index of them."""
+    from metrix.runs.indexing import index_images
+    from metrix.runs.trained_model import open_run
+
+    folder = tmp_path_factory.mktemp("indexed")
+    photos = write_photos(folder / "photos")
+    index_images(open_run(run), [photos], folder / "photos.index").index.close()
+    return folder
+
+
+@pytest.fixture
+def own_index(indexed: Path, tmp_path: Path) -> Path:
+    """A copy of the index to change; its photos are those of `indexed`."""
+    return Path(shutil.copytree(indexed / "photos.index", tmp_path / "photos.index"))

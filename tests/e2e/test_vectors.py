@@ -208,7 +208,7 @@ def test_a_report_on_vectors(run: Path, tmp_path: Path, metrix: Metrix) -> None:
 
 def test_the_page_on_a_run_of_vectors_lists_neighbours_without_pictures(run: Path) -> None:
     testclient = pytest.importorskip("fastapi.testclient")
-    from metrix.explore.api import build_explorer
+    from metrix.serve.api import build_explorer
 
     client = testclient.TestClient(build_explorer([run]), base_url="http://127.0.0.1")
     about = client.get("/explore").json()["collections"][0]

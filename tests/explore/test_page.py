@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def runs(browser: Any, run: Path, other_run: Path) -> Iterator[str]:
     """The address of the page on two runs."""
-    from metrix.explore.api import build_explorer
+    from metrix.serve.api import build_explorer
 
     with serve(build_explorer([run, other_run])) as address:
         yield address
@@ -239,7 +239,7 @@ def test_links_to_what_is_not_there(visit: Any, runs: str) -> None:
 
 
 def test_an_index_without_classes_images_or_model(visit: Any, tmp_path: Path) -> None:
-    from metrix.explore.api import build_service
+    from metrix.serve.api import build_service
 
     vectors = np.random.default_rng(0).normal(size=(40, 4))
     Index.build(vectors, ids=[f"item {n}" for n in range(40)]).save(tmp_path / "i")
@@ -261,7 +261,7 @@ def test_an_index_without_classes_images_or_model(visit: Any, tmp_path: Path) ->
 
 
 def test_the_page_of_an_index_asks_for_its_token(visit: Any, indexed: Path) -> None:
-    from metrix.explore.api import build_service
+    from metrix.serve.api import build_service
 
     with serve(build_service(indexed / "photos.index", token="se same")) as address:
         page = visit(address, may_fail=True)
@@ -278,7 +278,7 @@ def test_the_page_of_an_index_asks_for_its_token(visit: Any, indexed: Path) -> N
 
 
 def test_the_description_of_the_api(visit: Any, indexed: Path) -> None:
-    from metrix.explore.api import build_service
+    from metrix.serve.api import build_service
 
     with serve(build_service(indexed / "photos.index")) as address:
         page = visit(f"{address}/docs")
@@ -288,7 +288,7 @@ def test_the_description_of_the_api(visit: Any, indexed: Path) -> None:
 
 
 def test_a_server_that_has_gone_is_said(visit: Any, indexed: Path) -> None:
-    from metrix.explore.api import build_service
+    from metrix.serve.api import build_service
 
     with serve(build_service(indexed / "photos.index")) as address:
         page = ready(visit(address, may_fail=True))
@@ -298,7 +298,7 @@ def test_a_server_that_has_gone_is_said(visit: Any, indexed: Path) -> None:
 
 
 def test_nothing_comes_from_elsewhere() -> None:
-    from metrix.explore.explorer import STATIC
+    from metrix.explore.page_data import STATIC
 
     for file in STATIC.glob("*.*"):
         for address in re.findall(r"https?://[\w./-]+", file.read_text()):

@@ -38,12 +38,12 @@ def explore(
 
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
-    from metrix.explore import require_packages
+    from metrix.serve import require_packages
 
     require_packages()
-    from metrix.explore.access import is_loopback
-    from metrix.explore.api import build_explorer
-    from metrix.explore.service import run_server
+    from metrix.serve.access import is_loopback
+    from metrix.serve.api import build_explorer
+    from metrix.serve.server import run_server
 
     if not is_loopback(host) and not token:
         raise InvalidInput(

@@ -44,13 +44,13 @@ def serve(
     """
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.next_steps import print_next
-    from metrix.explore import require_packages
+    from metrix.serve import require_packages
 
     require_packages()
-    from metrix.explore.access import is_loopback
-    from metrix.explore.api import build_service
-    from metrix.explore.limits import Limits
-    from metrix.explore.service import run_server
+    from metrix.serve.access import is_loopback
+    from metrix.serve.api import build_service
+    from metrix.serve.limits import Limits
+    from metrix.serve.server import run_server
 
     if not is_loopback(host) and not token:
         raise InvalidInput(

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from metrix.errors import MetrixError
-from metrix.explore.limits import Limits
-from metrix.explore.metrics import Metrics
+from metrix.serve.limits import Limits
+from metrix.serve.metrics import Metrics
 
 T = TypeVar("T")  # a prepared query
 R = TypeVar("R")  # its answer

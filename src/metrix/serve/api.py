@@ -12,16 +12,16 @@ from fastapi.responses import FileResponse, JSONResponse
 
 from metrix.data import ImageError
 from metrix.errors import InvalidInput
-from metrix.explore.access import Gate
-from metrix.explore.batching import ClosedError, QueueFullError
-from metrix.explore.explored_index import read_collection
-from metrix.explore.explored_runs import read_collections
-from metrix.explore.explorer import STATIC, Explored, add_page
-from metrix.explore.limits import Limits
-from metrix.explore.metrics import Metrics
-from metrix.explore.opened_index import TooManyPixelsError
-from metrix.explore.routes import add_items, add_operation, add_search
-from metrix.explore.service import Service
+from metrix.explore.page_data import STATIC, PageData
+from metrix.explore.pictures import TooManyPixelsError
+from metrix.explore.run_collections import read_collections
+from metrix.serve.access import Gate
+from metrix.serve.batching import ClosedError, QueueFullError
+from metrix.serve.limits import Limits
+from metrix.serve.metrics import Metrics
+from metrix.serve.page import add_page
+from metrix.serve.routes import add_items, add_operation, add_search
+from metrix.serve.service import Service
 from metrix.train.batches import Report, ignore_report
 
 
@@ -90,7 +90,7 @@ def build_explorer(
     from metrix import __version__
 
     limits = limits or Limits()
-    shown = [Explored(one) for one in read_collections(runs, limits, report, reading)]
+    shown = [PageData(one) for one in read_collections(runs, limits.pixels, report, reading)]
     app = FastAPI(title="metrix", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, token=token, limits=limits, metrics=Metrics())
     _add_errors(app)
@@ -102,17 +102,17 @@ async def _show_docs() -> Any:
     return FileResponse(STATIC / "docs.html")
 
 
-def _follow(service: Service) -> Callable[[], Sequence[Explored]]:
+def _follow(service: Service) -> Callable[[], Sequence[PageData]]:
     """The page's collection of the index as it is now, read anew when the index was replaced."""
     lock, kept = threading.Lock(), dict[str, Any]()
 
-    def current() -> Sequence[Explored]:
+    def current() -> Sequence[PageData]:
         with lock:
             opened = service.current
             if kept.get("of") is not opened:
                 name = service.folder.resolve().name
-                kept.update(of=opened, shown=[Explored(read_collection(opened, name, service.limits))])
-            shown: list[Explored] = kept["shown"]
+                kept.update(of=opened, shown=[PageData(opened.read_page(name, service.limits))])
+            shown: list[PageData] = kept["shown"]
             return shown
 
     return current

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metrix.explore.limits import Limits
-from metrix.explore.metrics import Metrics
+from metrix.serve.limits import Limits
+from metrix.serve.metrics import Metrics
 
 COOKIE = "metrix_token"
 # Probes say nothing but whether the service is up; the page has no data of its own.

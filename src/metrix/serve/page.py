@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,74 +12,22 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Res
 from fastapi.staticfiles import StaticFiles
 
 from metrix.errors import InvalidInput
-from metrix.explore.collection import Collection, Later, Mistakes
-from metrix.explore.limits import Limits
-from metrix.explore.maps import project_linearly, project_to_map
-from metrix.explore.uploads import read_upload
+from metrix.explore.collection import Later
+from metrix.explore.page_data import STATIC, PageData
+from metrix.serve.limits import Limits
+from metrix.serve.uploads import read_upload
 
-STATIC = Path(__file__).parent / "static"
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-eval'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'"
 )
 _KEEP = {"Cache-Control": "private, max-age=3600"}
 
 
-class Explored:
-    """A collection with what is computed about it when the page asks."""
-
-    def __init__(self, collection: Collection) -> None:
-        self.collection = collection
-        self.mistakes = Later(lambda: Mistakes(collection))
-        self.maps = {
-            "pca": Later(lambda: project_linearly(collection.vectors)),
-            "tsne": Later(lambda: project_to_map(collection.vectors)),
-        }
-
-    def describe(self, number: int) -> dict[str, Any]:
-        """What the page shows at once."""
-        one = self.collection
-        sizes = np.bincount(one.codes, minlength=len(one.classes)).tolist() if one.labels is not None else []
-        return {
-            "number": number,
-            "name": one.name,
-            "count": len(one),
-            "queries": one.queries,
-            "dim": int(one.vectors.shape[1]),
-            "classes": one.classes,
-            "sizes": sizes,
-            "uploads": one.embed is not None,
-            "key": one.key,
-            **one.about,
-        }
-
-    def neighbours(self, vector: Any, k: int, row: int | None) -> dict[str, Any]:
-        """The neighbours of a vector; `row` is that of the image that it is of."""
-        one = self.collection
-        found = one.find(np.atleast_2d(vector), min(k, len(one)), None if row is None else [row])
-        code = None if row is None or one.labels is None else int(one.codes[row])
-        return {
-            "query": None if row is None else self.item(row),
-            "neighbours": [
-                {
-                    **self.item(int(at)),
-                    "similarity": float(cosine),
-                    "right": None if code is None else int(one.codes[at]) == code,
-                }
-                for at, cosine in zip(found.rows[0], found.similarities[0], strict=True)
-            ],
-        }
-
-    def item(self, row: int) -> dict[str, Any]:
-        """Row, id and class of an image."""
-        one = self.collection
-        return {"row": row, "id": one.ids[row], "class": int(one.codes[row]) if one.labels is not None else None}
-
-
-def add_page(app: FastAPI, current: Callable[[], Sequence[Explored]], limits: Limits, mode: str) -> None:
+def add_page(app: FastAPI, current: Callable[[], Sequence[PageData]], limits: Limits, mode: str) -> None:
     """Add the page and its routes to an app; `current` gives the collections of the moment, and may take long."""
     api = APIRouter(prefix="/explore", include_in_schema=False)
 
-    async def explored(number: int) -> Explored:
+    async def explored(number: int) -> PageData:
         known = await asyncio.to_thread(current)
         if not 0 <= number < len(known):
             raise HTTPException(404, f"collection: expected 0 to {len(known) - 1}, got {number}")
@@ -92,7 +39,7 @@ def add_page(app: FastAPI, current: Callable[[], Sequence[Explored]], limits: Li
             raise HTTPException(202, "computing; ask again")
         return found
 
-    def need_row(one: Explored, row: int) -> int:
+    def need_row(one: PageData, row: int) -> int:
         if not one.collection.has_row(row):
             raise HTTPException(404, f"row: expected 0 to {len(one.collection) - 1}, got {row}")
         return row

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from metrix.explore.batching import Batcher, ClosedError, QueueFullError
-from metrix.explore.limits import Limits
-from metrix.explore.metrics import Metrics
+from metrix.serve.batching import Batcher, ClosedError, QueueFullError
+from metrix.serve.limits import Limits
+from metrix.serve.metrics import Metrics
 
 
 class Slow:

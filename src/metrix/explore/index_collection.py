@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metrix.explore.collection import Collection
-from metrix.explore.limits import Limits
-from metrix.explore.opened_index import OpenedIndex
-from metrix.search import LABEL
+from metrix.search import LABEL, Index
 
 MOST = 100_000  # images on the map; of a larger index, every n-th
 
 
-def read_collection(opened: OpenedIndex, name: str, limits: Limits) -> Collection:
-    """The items of an index, or an even sample if there are very many."""
-    every = -(-len(opened.index) // MOST)
+def read_collection(index: Index, name: str, read_picture: Callable[[Any, int], bytes], *, uploads: bool) -> Collection:
+    """The items of an index, or an even sample if there are very many.
+
+    Args:
+        index: what is shown.
+        name: on the page.
+        read_picture: gives the image of an id as a file, its shorter side at most so many pixels.
+        uploads: whether the page may search by an image, because the model is known.
+    """
+    every = -(-len(index) // MOST)
     vectors: list[NDArray[np.float32]] = []
     ids: list[Any] = []
     labels: list[Any] = []
     seen = 0
-    labelled = LABEL in opened.index.columns
-    for lot in opened.index.store.scan():
+    labelled = LABEL in index.columns
+    for lot in index.store.scan():
         rows = np.arange(-seen % every, len(lot), every)
         seen += len(lot)
         part = lot.part(rows)
@@ -32,11 +38,11 @@ def read_collection(opened: OpenedIndex, name: str, limits: Limits) -> Collectio
         labels += part.columns[LABEL].to_pylist() if labelled else []
 
     def picture(row: int, size: int) -> bytes:
-        return opened.picture(ids[row], size, limits)
+        return read_picture(ids[row], size)
 
-    manifest = opened.index.manifest
+    manifest = index.manifest
     settings = {
-        "items": len(opened.index),
+        "items": len(index),
         "shown": len(ids),
         "kind": manifest.kind,
         "engine": manifest.engine,
@@ -49,6 +55,6 @@ def read_collection(opened: OpenedIndex, name: str, limits: Limits) -> Collectio
         labels=np.array(["" if label is None else str(label) for label in labels]) if labelled else None,
         vectors=np.ascontiguousarray(np.concatenate(vectors), dtype=np.float32),
         picture=picture,
-        about={"uploads": opened.encoder is not None, "measures": [], "curves": {}, "settings": settings},
+        about={"uploads": uploads, "measures": [], "curves": {}, "settings": settings},
         key=f"{manifest.generation}",
     )

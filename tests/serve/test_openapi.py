@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
-from metrix.explore.api import build_service
-from metrix.explore.limits import Limits
+from metrix.serve.api import build_service
+from metrix.serve.limits import Limits
 
 TOKEN = {"Authorization": "Bearer sesame"}
 EXAMPLES = 25  # of each operation

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrix.data import glyphs, load_image
-from metrix.data.images import readable_formats
-from metrix.errors import DataError, EmbeddingError, ShapeError
-from metrix.explore.limits import Limits
-from metrix.explore.metrics import Metrics
+from metrix.errors import EmbeddingError, ShapeError
+from metrix.explore.collection import Collection
+from metrix.explore.index_collection import read_collection
+from metrix.explore.pictures import check_pixels, encode
 from metrix.runs.encoder import ImageEncoder
 from metrix.runs.image_lists import split_id
 from metrix.runs.indexing import image_file
@@ -29,12 +29,10 @@ from metrix.runs.queries import Queries, open_encoder, search_queries
 from metrix.search import Index
 from metrix.search.manifest import FILE
 from metrix.search.refining import DEPTH
+from metrix.serve.limits import Limits
+from metrix.serve.metrics import Metrics
 
 Neighbour = dict[str, Any]
-
-
-class TooManyPixelsError(DataError):
-    """An image that would take too much memory when decoded."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Options:
     least: float | None = None
 
 
-class OpenedIndex:
+class ServedIndex:
     """An index as it was when it was opened: a later state is another object, so queries end on the one they began.
 
     Args:
@@ -57,7 +55,7 @@ class OpenedIndex:
         before: an earlier state, whose network is used again if the model is the same.
     """
 
-    def __init__(self, folder: Path, run: Path | None = None, before: OpenedIndex | None = None) -> None:
+    def __init__(self, folder: Path, run: Path | None = None, before: ServedIndex | None = None) -> None:
         self.stamp = read_stamp(folder)
         self.index = Index.open(folder)
         made_by = self.index.manifest.model
@@ -134,6 +132,12 @@ class OpenedIndex:
         check_pixels(path, limits.pixels)
         return encode(np.array(load_image(path, box, size)))
 
+    def read_page(self, name: str, limits: Limits) -> Collection:
+        """The items for the page, or an even sample if there are very many."""
+        return read_collection(
+            self.index, name, lambda one, size: self.picture(one, size, limits), uploads=self.encoder is not None
+        )
+
     @cached_property
     def _embedded(self) -> dict[str, NDArray[np.uint8]]:
         """The images of an embedded dataset by id."""
@@ -143,17 +147,17 @@ class OpenedIndex:
 
 
 @dataclass(frozen=True, eq=False)
-class Query:
+class PendingQuery:
     """A query on a state of an index: a view for the network or a vector, and its own id if it is of the index."""
 
-    opened: OpenedIndex
+    opened: ServedIndex
     options: Options
     view: Tensor | None = None
     vector: NDArray[np.float32] | None = None
     own: Any = None
 
 
-def answer_queries(queries: Sequence[Query], metrics: Metrics) -> list[list[Neighbour] | Exception]:
+def answer_queries(queries: Sequence[PendingQuery], metrics: Metrics) -> list[list[Neighbour] | Exception]:
     """The neighbours of each query: one pass through the network, one search for queries with the same options."""
     vectors = _vectors(queries, metrics)
     answers: list[list[Neighbour] | Exception] = [[]] * len(queries)
@@ -171,7 +175,7 @@ def answer_queries(queries: Sequence[Query], metrics: Metrics) -> list[list[Neig
     return answers
 
 
-def _vectors(queries: Sequence[Query], metrics: Metrics) -> list[NDArray[np.float32]]:
+def _vectors(queries: Sequence[PendingQuery], metrics: Metrics) -> list[NDArray[np.float32]]:
     vectors: list[Any] = [query.vector for query in queries]
     by_index: dict[int, list[int]] = {}
     for n, query in enumerate(queries):
@@ -188,7 +192,7 @@ def _vectors(queries: Sequence[Query], metrics: Metrics) -> list[NDArray[np.floa
 
 
 def _search(
-    queries: Sequence[Query], vectors: Sequence[NDArray[np.float32]], rows: Sequence[int]
+    queries: Sequence[PendingQuery], vectors: Sequence[NDArray[np.float32]], rows: Sequence[int]
 ) -> Sequence[list[Neighbour] | Exception]:
     first, options = queries[rows[0]], queries[rows[0]].options
     none = (None,) * len(rows)
@@ -214,33 +218,6 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in record.items()
     }
-
-
-def check_pixels(image: bytes | Path, most: int) -> None:
-    """An error if an image is larger than `most` pixels; only its header is read."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=readable_formats()) as file:
-            width, height = file.size
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise TooManyPixelsError(f"image: expected at most {most:,} pixels, got more ({error})") from error
-    except Exception:
-        return  # decoding it says what is wrong
-    if width * height > most:
-        raise TooManyPixelsError(f"image: expected at most {most:,} pixels, got {width:,} x {height:,}; shrink it")
-
-
-def encode(pixels: NDArray[np.uint8]) -> bytes:
-    """Pixels (height, width) as PNG or (height, width, 3) as JPEG."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    if pixels.ndim == 2:
-        Image.fromarray(pixels).save(file, "PNG")
-    else:
-        Image.fromarray(pixels).save(file, "JPEG", quality=88)
-    return file.getvalue()
 
 
 def read_stamp(folder: Path) -> tuple[int, int, int]:

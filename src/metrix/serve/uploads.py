@@ -9,7 +9,7 @@ import anyio
 from fastapi import HTTPException, Request
 from starlette.datastructures import UploadFile
 
-from metrix.explore.limits import Limits
+from metrix.serve.limits import Limits
 
 
 async def read_upload(request: Request, limits: Limits) -> bytes:

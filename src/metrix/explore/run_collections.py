@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from metrix.data import Part, glyphs
 from metrix.errors import InvalidInput
 from metrix.explore.collection import Collection
-from metrix.explore.limits import Limits
-from metrix.explore.opened_index import check_pixels, encode
+from metrix.explore.pictures import check_pixels, encode
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, measure_run, read_runs
 from metrix.runs.encoder import ImageEncoder
 from metrix.train.batches import Report
@@ -24,9 +23,9 @@ RESAMPLES = 200
 
 
 def read_collections(
-    paths: Sequence[Path], limits: Limits, report: Report, reading: Mapping[str, Any] | None = None
+    paths: Sequence[Path], pixels: int, report: Report, reading: Mapping[str, Any] | None = None
 ) -> list[Collection]:
-    """The test images of runs, embedded and measured; `reading` as for `open_run`.
+    """The test images of runs, embedded and measured; uploads have at most `pixels`, `reading` is as for `open_run`.
 
     Raises:
         InvalidInput: a folder is not a run, or its model or data cannot be opened.
@@ -36,11 +35,11 @@ def read_collections(
         measure_run(run, None, None, RESAMPLES)
         if run.measured is None:
             raise InvalidInput(f"{run.folder.path}: {run.why}")
-        found.append(_collection(run, run.measured, limits))
+        found.append(_collection(run, run.measured, pixels))
     return found
 
 
-def _collection(run: ReportedRun, measured: MeasuredRun, limits: Limits) -> Collection:
+def _collection(run: ReportedRun, measured: MeasuredRun, pixels: int) -> Collection:
     test, model = measured.test, measured.model
     dataset = model.open_data()
     names = ["test"] if test.gallery is None else ["query", "gallery"]
@@ -55,7 +54,7 @@ def _collection(run: ReportedRun, measured: MeasuredRun, limits: Limits) -> Coll
         return encode(_shrunk(_pixels(part, at), size))
 
     def embed(content: bytes) -> NDArray[np.float32]:
-        check_pixels(content, limits.pixels)
+        check_pixels(content, pixels)
         with lock:  # one upload at a time
             if not encoders:
                 encoders.append(ImageEncoder(model, data))

@@ -13,7 +13,7 @@ class Problem(BaseModel):
     detail: Any
 
 
-class Found(BaseModel):
+class FoundItem(BaseModel):
     """A neighbour: its id, the cosine with the query, and the columns that the index has."""
 
     model_config = ConfigDict(extra="allow")
@@ -24,11 +24,11 @@ class Found(BaseModel):
 class Answer(BaseModel):
     """The neighbours of a query, nearest first."""
 
-    neighbours: list[Found]
+    neighbours: list[FoundItem]
     generation: int = Field(description="of the index that was searched")
 
 
-class Item(BaseModel):
+class ItemRecord(BaseModel):
     """An item of the index and its columns."""
 
     model_config = ConfigDict(extra="allow")

@@ -1,4 +1,4 @@
-"""The HTTP service on an index: `build_service` gives the app, `run_server` serves it.
+"""The HTTP service on an index: its state, and the switch to a new one.
 
 A request for neighbours is admitted (429 if too many wait), its image decoded in a thread, and then answered together
 with all others that are ready. The index may be replaced or changed at any time: the service notices, opens the new
@@ -17,11 +17,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from metrix.errors import InvalidInput, MetrixError
-from metrix.explore.batching import Batcher
-from metrix.explore.limits import Limits
-from metrix.explore.metrics import Metrics
-from metrix.explore.opened_index import Neighbour, OpenedIndex, Query, answer_queries, read_stamp
+from metrix.errors import MetrixError
+from metrix.serve.batching import Batcher
+from metrix.serve.limits import Limits
+from metrix.serve.metrics import Metrics
+from metrix.serve.state import Neighbour, PendingQuery, ServedIndex, answer_queries, read_stamp
 
 log = logging.getLogger("metrix.serve")
 
@@ -41,7 +41,7 @@ class Service:
     ) -> None:
         self.folder, self.run, self.limits, self.poll = Path(folder), run, limits or Limits(), poll
         self.metrics = Metrics()
-        self.current = OpenedIndex(self.folder, run)
+        self.current = ServedIndex(self.folder, run)
         self.batcher = self._start_batcher()
         self._switching = threading.Lock()
         self._describe()
@@ -51,7 +51,7 @@ class Service:
         """Whether queries are answered."""
         return self.batcher.alive
 
-    def reload(self) -> OpenedIndex:
+    def reload(self) -> ServedIndex:
         """Open the index anew and switch to it; if that fails, the current state stays.
 
         Raises:
@@ -59,7 +59,7 @@ class Service:
         """
         with self._switching:
             try:
-                opened = OpenedIndex(self.folder, self.run, self.current)
+                opened = ServedIndex(self.folder, self.run, self.current)
             except MetrixError:
                 self.metrics.reloads.labels("failed").inc()
                 raise
@@ -118,34 +118,9 @@ class Service:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.to_thread(self.batcher.close)
 
-    def _start_batcher(self) -> Batcher[Query, list[Neighbour]]:
+    def _start_batcher(self) -> Batcher[PendingQuery, list[Neighbour]]:
         return Batcher(lambda queries: answer_queries(queries, self.metrics), self.limits, self.metrics)
 
     def _describe(self) -> None:
         self.metrics.items.set(len(self.current.index))
         self.metrics.generation.set(self.current.index.manifest.generation)
-
-
-def run_server(app: Any, host: str, port: int, *, grace: float, started: Callable[[str], None]) -> None:
-    """Serve an app until SIGINT or SIGTERM; requests that are being answered get `grace` seconds to end.
-
-    `started` is called with the address once the socket is bound; port 0 takes a free one.
-    """
-    import socket
-
-    import uvicorn
-
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(kind, socket.SOCK_STREAM)
-    with contextlib.closing(listening):
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((host, port))
-            listening.listen(2048)
-        except (OSError, OverflowError) as error:
-            raise InvalidInput(f"{host}:{port}: cannot listen there ({error}); choose another --port") from error
-        name = f"[{host}]" if ":" in host else host
-        started(f"http://{name}:{listening.getsockname()[1]}")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=max(1, round(grace)))
-        with contextlib.suppress(KeyboardInterrupt):  # an ordinary end
-            uvicorn.Server(config).run(sockets=[listening])

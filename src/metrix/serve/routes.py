@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from metrix.data import ImageError
 from metrix.errors import InvalidInput, MetrixError
-from metrix.explore.opened_index import OpenedIndex, Options, TooManyPixelsError
-from metrix.explore.opened_index import Query as IndexQuery
-from metrix.explore.schemas import SEARCH_BODY, SEARCH_STATUSES, Answer, Info, Item, JsonQuery, describe_statuses
-from metrix.explore.service import Service
-from metrix.explore.uploads import in_time, read_upload
+from metrix.explore.pictures import TooManyPixelsError
 from metrix.runs.queries import same_threshold
+from metrix.serve.schemas import SEARCH_BODY, SEARCH_STATUSES, Answer, Info, ItemRecord, JsonQuery, describe_statuses
+from metrix.serve.service import Service
+from metrix.serve.state import Options, PendingQuery, ServedIndex
+from metrix.serve.uploads import in_time, read_upload
 
 MOST_PICTURE = 2048  # pixels of the shorter side
 
@@ -28,7 +28,7 @@ def add_search(app: FastAPI, service: Service) -> None:
     """Add the searches by image, id and vector."""
     limits = service.limits
 
-    async def answer(opened: OpenedIndex, place: Future[Any], start: Callable[[], object]) -> JSONResponse:
+    async def answer(opened: ServedIndex, place: Future[Any], start: Callable[[], object]) -> JSONResponse:
         try:
             with anyio.fail_after(limits.seconds):
                 found = await service.ask(place, start)
@@ -36,7 +36,7 @@ def add_search(app: FastAPI, service: Service) -> None:
             raise HTTPException(504, f"no answer after {limits.seconds:g} s; try again later") from None
         return JSONResponse({"neighbours": found, "generation": opened.index.manifest.generation})
 
-    async def by_id(opened: OpenedIndex, text: str, options: Options) -> JSONResponse:
+    async def by_id(opened: ServedIndex, text: str, options: Options) -> JSONResponse:
         place = service.batcher.reserve()
         try:
             one = await _known(opened, text)
@@ -44,7 +44,7 @@ def add_search(app: FastAPI, service: Service) -> None:
         except BaseException:
             place.cancel()
             raise
-        query = IndexQuery(opened, options, vector=vector, own=one)
+        query = PendingQuery(opened, options, vector=vector, own=one)
         return await answer(opened, place, lambda: service.batcher.submit_ready(place, query))
 
     def read_options(
@@ -77,7 +77,7 @@ def add_search(app: FastAPI, service: Service) -> None:
             asked = _read_json(await in_time(request.body, limits))
             if asked.vector is None:
                 return await by_id(opened, str(asked.id), options)
-            query = IndexQuery(opened, options, vector=opened.read_vector(asked.vector))
+            query = PendingQuery(opened, options, vector=opened.read_vector(asked.vector))
             place = service.batcher.reserve()
             return await answer(opened, place, lambda: service.batcher.submit_ready(place, query))
         if opened.encoder is None:
@@ -89,8 +89,8 @@ def add_search(app: FastAPI, service: Service) -> None:
             place.cancel()
             raise
 
-        def prepare() -> IndexQuery:
-            return IndexQuery(opened, options, view=opened.view(content, limits))
+        def prepare() -> PendingQuery:
+            return PendingQuery(opened, options, view=opened.view(content, limits))
 
         return await answer(opened, place, lambda: service.batcher.submit(place, prepare))
 
@@ -130,7 +130,7 @@ def add_items(app: FastAPI, service: Service) -> None:
         return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 
     statuses = describe_statuses(401, 403, 404, 422)
-    app.get("/items/{id:path}", response_model=Item, responses=statuses, summary="An item", tags=["items"])(item)
+    app.get("/items/{id:path}", response_model=ItemRecord, responses=statuses, summary="An item", tags=["items"])(item)
     pictures: dict[int | str, dict[str, Any]] = {
         **describe_statuses(401, 403, 404, 413, 422),
         200: {"content": {"image/jpeg": {}, "image/png": {}}, "description": "The image, shrunk"},
@@ -210,7 +210,7 @@ def add_operation(app: FastAPI, service: Service) -> None:
     )(reload)
 
 
-async def _known(opened: OpenedIndex, text: str) -> Any:
+async def _known(opened: ServedIndex, text: str) -> Any:
     one = await asyncio.to_thread(opened.find_id, text)
     if one is None:
         raise HTTPException(404, f"id: expected an item of the index, got {text[:200]!r}")

@@ -20,9 +20,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from metrix.errors import InvalidInput
-from metrix.explore.api import build_service
-from metrix.explore.limits import Limits
 from metrix.search import Index, Items
+from metrix.serve.api import build_service
+from metrix.serve.limits import Limits
 from tests.photos import draw_photo
 
 HOST = "http://127.0.0.1"

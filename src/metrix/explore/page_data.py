@@ -1,0 +1,64 @@
+"""What the page shows of a collection, and what is computed when it asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metrix.explore.collection import Collection, Later, Mistakes
+from metrix.explore.maps import project_linearly, project_to_map
+
+STATIC = Path(__file__).parent / "static"
+
+
+class PageData:
+    """A collection with what is computed about it when the page asks."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self.mistakes = Later(lambda: Mistakes(collection))
+        self.maps = {
+            "pca": Later(lambda: project_linearly(collection.vectors)),
+            "tsne": Later(lambda: project_to_map(collection.vectors)),
+        }
+
+    def describe(self, number: int) -> dict[str, Any]:
+        """What the page shows at once."""
+        one = self.collection
+        sizes = np.bincount(one.codes, minlength=len(one.classes)).tolist() if one.labels is not None else []
+        return {
+            "number": number,
+            "name": one.name,
+            "count": len(one),
+            "queries": one.queries,
+            "dim": int(one.vectors.shape[1]),
+            "classes": one.classes,
+            "sizes": sizes,
+            "uploads": one.embed is not None,
+            "key": one.key,
+            **one.about,
+        }
+
+    def neighbours(self, vector: Any, k: int, row: int | None) -> dict[str, Any]:
+        """The neighbours of a vector; `row` is that of the image that it is of."""
+        one = self.collection
+        found = one.find(np.atleast_2d(vector), min(k, len(one)), None if row is None else [row])
+        code = None if row is None or one.labels is None else int(one.codes[row])
+        return {
+            "query": None if row is None else self.item(row),
+            "neighbours": [
+                {
+                    **self.item(int(at)),
+                    "similarity": float(cosine),
+                    "right": None if code is None else int(one.codes[at]) == code,
+                }
+                for at, cosine in zip(found.rows[0], found.similarities[0], strict=True)
+            ],
+        }
+
+    def item(self, row: int) -> dict[str, Any]:
+        """Row, id and class of an image."""
+        one = self.collection
+        return {"row": row, "id": one.ids[row], "class": int(one.codes[row]) if one.labels is not None else None}
