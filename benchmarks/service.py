@@ -101,7 +101,7 @@ _FRAMES = """async () => {
 
 def write_index(folder: Path) -> Path:
     """An index of 100,000 vectors that says that a small run made them."""
-    from metrix.runs.encoder import fingerprint
+    from metrix.retrieve.encoder import fingerprint
     from metrix.runs.trained_model import open_run
     from metrix.search import Index, Items
     from metrix.train import train

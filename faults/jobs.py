@@ -106,7 +106,7 @@ def read_index(place: Place) -> dict[str, Any]:
     from metrix.search import Index
 
     opened = Index.open(place.output)
-    generation = dict(opened.manifest.place)
+    generation = dict(opened.description.place)
     opened.close()
     return {key: (place.output / str(generation[key])).read_bytes() for key in ("vectors", "items")}
 

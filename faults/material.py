@@ -72,7 +72,7 @@ def write_photos(folder: Path, classes: int = 4, per_class: int = 3) -> Path:
 
 def build(folder: Path) -> Material:
     """Make the material in a folder; what another process made there already is used."""
-    from metrix.runs.indexing import index_images
+    from metrix.retrieve.indexing import index_images
     from metrix.runs.trained_model import open_run
     from metrix.train import Config, train
 

@@ -56,7 +56,7 @@ def test_several_missing_packages(without) -> None:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
     """A folder with run/, photos/ and photos.index."""
-    from metrix.runs.indexing import index_images
+    from metrix.retrieve.indexing import index_images
     from metrix.runs.trained_model import open_run
 
     folder = tmp_path_factory.mktemp("extras")

@@ -41,7 +41,7 @@ def test_the_demo_ends_in_a_report_and_a_search(metrix: Metrix, tmp_path: Path) 
     assert len([image for image in page.all("img") if image["alt"].startswith("query")]) == 12
     assert len(page.all("img")) == 12 * 6
     assert "right" in page.text
-    built = (tmp_path / "demo" / "2-steps" / "characters.index" / "manifest.json").stat().st_mtime_ns
+    built = (tmp_path / "demo" / "2-steps" / "characters.index" / "description.json").stat().st_mtime_ns
     found = metrix(*arguments, "--json").json
     assert found["pages"] == [str(tmp_path / "demo" / name) for name in ("report.html", "search.html")]
     searched = found["search"]
@@ -51,7 +51,7 @@ def test_the_demo_ends_in_a_report_and_a_search(metrix: Metrix, tmp_path: Path) 
     assert [one["id"] for one in again[:5]] == [one["id"] for one in first["neighbours"]]
     similarities = [one["similarity"] for one in first["neighbours"]]
     assert [one["similarity"] for one in again[:5]] == pytest.approx(similarities, abs=1e-6)  # one query, or twelve
-    assert (tmp_path / "demo" / "2-steps" / "characters.index" / "manifest.json").stat().st_mtime_ns == built
+    assert (tmp_path / "demo" / "2-steps" / "characters.index" / "description.json").stat().st_mtime_ns == built
 
     report = checked((tmp_path / "demo" / "report.html").read_text("utf-8"))
     assert found["conclusion"] in report.text.replace("\n", " ")

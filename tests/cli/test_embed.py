@@ -83,7 +83,7 @@ def test_a_folder_of_images_of_other_classes_is_embedded_whole(metrix: Any, run:
 def test_a_killed_export_goes_on_where_it_was(
     run: Path, test_vectors: np.ndarray, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    import metrix.runs.embedding_output as writing
+    import metrix.retrieve.embedding_output as writing
     from metrix.runs import embedding_blocks
     from metrix.runs.trained_model import open_run
 
@@ -195,7 +195,7 @@ def test_processes_agree_on_the_engine_that_the_first_chose(
     metrix: Any, run: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     from metrix.model import engines
-    from metrix.runs import engine_choice
+    from metrix.retrieve import engine_choice
 
     def choose(embedder: Any, *_: Any) -> Any:
         calls.append(1)

@@ -43,7 +43,7 @@ def _export_model(folder: Path) -> None:
 
 def _index_photos(folder: Path) -> None:
     """photos.index, shop.csv and shop.index, query.jpg, other/ and query.npy, for the page on search."""
-    from metrix.runs.indexing import index_images
+    from metrix.retrieve.indexing import index_images
     from metrix.runs.thresholds import measure_threshold, write_threshold
     from metrix.runs.trained_model import open_run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from metrix.retrieve.embedding_output import write_embeddings
 from metrix.runs.embedding_blocks import EmbeddingBlocks
-from metrix.runs.embedding_output import write_embeddings
 from metrix.runs.trained_model import open_run
 from tests.command_line import Metrix
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from metrix.errors import ChoiceError, DataError, EmbeddingError, InvalidInput, LabelError, ShapeError
 from metrix.evaluate import retrieval
-from metrix.search import Fingerprint, Index, Items, Manifest, Settings
-from metrix.search import faiss_store as engine
+from metrix.search import Description, Fingerprint, Index, Items, Settings, faiss_store
 
 PROBE_ALL = Settings(cells=10, probes=10)
 
@@ -106,7 +105,7 @@ def test_save_and_open(tmp_path: Path, kind: str, ids: Any) -> None:
     assert again.search(q, 4).ids.tolist() == index.search(q, 4).ids.tolist()
     assert np.array_equal(again.search(q, 4).similarities, index.search(q, 4).similarities)
     assert repr(again) == f"Index(80 x 8, {kind})"
-    assert (again.manifest.recall is None) == (kind == "exact")
+    assert (again.description.recall is None) == (kind == "exact")
 
 
 def test_vectors_stay_in_the_file(tmp_path: Path) -> None:
@@ -134,8 +133,8 @@ def test_filters_keep_what_brute_force_keeps(tmp_path: Path, kind: str, monkeypa
         found = index.search(q, 12, where=where)
         wanted = [[f"a/{kept[i]}.jpg" for i in row] for row in literal_nearest(q, items.vectors[kept], 12)]
         assert found.ids.tolist() == wanted, where
-    monkeypatch.setattr(engine, "FEW", 0)  # through the graph
-    monkeypatch.setattr(engine, "GATHER_ROWS", 37)
+    monkeypatch.setattr(faiss_store, "FEW", 0)  # through the graph
+    monkeypatch.setattr(faiss_store, "GATHER_ROWS", 37)
     for where, kept in cases:
         names = {f"a/{i}.jpg" for i in kept} | {""}
         assert set(index.search(q, 12, where=where).ids.reshape(-1).tolist()) <= names
@@ -234,7 +233,7 @@ def test_lists_past_memory_are_on_disk_and_find_the_same(tmp_path: Path, capfd: 
     q = points(1, 10)
     small = Settings(cells=10, probes=10, memory=8 * 8 * 120)  # four parts and a bit
     index = Index.create(tmp_path / "i", [items], "ivf", settings=small)
-    assert "lists" in index.manifest.place
+    assert "lists" in index.description.place
     assert capfd.readouterr().out == ""
     exact = Index.build(items.vectors, items.ids.to_pylist(), columns={"price": items.columns["price"]})
     assert index.search(q, 9).ids.tolist() == exact.search(q, 9).ids.tolist()
@@ -335,7 +334,7 @@ def test_two_writers_wait_for_each_other(tmp_path: Path) -> None:
         assert process.returncode == 0, errors
     index = Index.open(tmp_path / "i")
     assert len(index) == 30 + 2 * 150
-    assert index.manifest.generation == 7
+    assert index.description.generation == 7
 
 
 def test_a_reader_sees_one_index_or_the_other(tmp_path: Path) -> None:
@@ -355,10 +354,10 @@ def test_a_reader_sees_one_index_or_the_other(tmp_path: Path) -> None:
 
 
 def test_an_index_that_is_replaced_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = Index.create(tmp_path / "i", [photos(50)]).manifest
-    new = Index.create(tmp_path / "i", [photos(20)]).manifest
-    manifests = [old, new, new]  # as read before and after another process switched
-    monkeypatch.setattr(Manifest, "read", lambda folder: manifests.pop(0))
+    old = Index.create(tmp_path / "i", [photos(50)]).description
+    new = Index.create(tmp_path / "i", [photos(20)]).description
+    descriptions = [old, new, new]  # as read before and after another process switched
+    monkeypatch.setattr(Description, "read", lambda folder: descriptions.pop(0))
     assert len(Index.open(tmp_path / "i")) == 20
 
 
@@ -376,15 +375,15 @@ def changed(path: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"version": 99}, "expected version 2, got 99"),
-        ({"version": 1}, "expected version 2, got 1"),
+        ({"version": 99}, "expected version 3, got 99"),
+        ({"version": 1}, "expected version 3, got 1"),
         ({"format": "other"}, "something else"),
         ({"dim": -1}, "dim"),
         ({"dim": 9}, "dimension 9, got 8"),
-        ({"count": 31}, "do not fit its manifest"),
+        ({"count": 31}, "do not fit its description"),
         ({"columns": {"label": "colour"}}, "columns.label"),
-        ({"columns": {"label": "text"}}, "do not fit its manifest"),
-        ({"engine": "usearch"}, "engine"),
+        ({"columns": {"label": "text"}}, "do not fit its description"),
+        ({"store": "usearch"}, "store"),
         ({"kind": "hnsw"}, "place.graph"),
         ({"surprise": 1}, "surprise"),
         ({"place": {"vectors": "../../etc/passwd", "items": "items-000001.arrow"}}, "leads out of the index"),
@@ -395,9 +394,9 @@ def changed(path: Path, **values: Any) -> None:
         ({"threshold": 0.8}, "threshold"),
     ],
 )
-def test_a_manifest_that_is_wrong_is_one_clear_error(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+def test_a_description_that_is_wrong_is_one_clear_error(tmp_path: Path, values: dict[str, Any], words: str) -> None:
     Index.create(tmp_path / "i", [photos(30)])
-    changed(tmp_path / "i" / "manifest.json", **values)
+    changed(tmp_path / "i" / "description.json", **values)
     with pytest.raises(DataError, match=words):
         Index.open(tmp_path / "i")
 
@@ -408,7 +407,7 @@ def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="folder without one"):
         Index.open(tmp_path)
     Index.create(tmp_path / "i", [photos(30)])
-    for name in ("manifest.json", "vectors-000001.npy", "items-000001.arrow"):
+    for name in ("description.json", "vectors-000001.npy", "items-000001.arrow"):
         path = tmp_path / "i" / name
         whole = path.read_bytes()
         for cut in (0, 10, len(whole) // 2):
@@ -417,7 +416,7 @@ def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:
                 Index.open(tmp_path / "i")
         path.write_bytes(whole)
     for text in ("[]", "null", "[" * 100_000):
-        (tmp_path / "i" / "manifest.json").write_text(text)
+        (tmp_path / "i" / "description.json").write_text(text)
         with pytest.raises(DataError):
             Index.open(tmp_path / "i")
     Index.create(tmp_path / "i", [photos(9)])  # built over it

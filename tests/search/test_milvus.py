@@ -86,7 +86,7 @@ def test_the_same_changes(tmp_path: Path) -> None:
         index.update(Items.read(photos(2, seed=5).vectors, ["a/5.jpg", "new.jpg"], {"stock": [7, 8]}))
         index.merge(other)
         assert len(index) == 50 + 20 - 2 + 1 + 9
-        assert index.manifest.count == len(index)
+        assert index.description.count == len(index)
         with pytest.raises(InvalidInput, match=r"got a/1\.jpg"):
             index.add(photos(1, start=1))
         with pytest.raises(InvalidInput, match="got nobody"):
@@ -110,8 +110,8 @@ def test_approximate_kinds_state_their_recall(tmp_path: Path, kind: str) -> None
             settings=Settings(cells=8, probes=8),
         )
     assert index.kind == kind
-    assert index.manifest.recall is not None
-    assert index.manifest.recall > 0.9
+    assert index.description.recall is not None
+    assert index.description.recall > 0.9
     index.close()
 
 
@@ -181,8 +181,8 @@ def test_a_store_that_is_not_there_is_a_clear_error(tmp_path: Path, capfd: pytes
         Index.create(tmp_path / "i", [photos(5)], store="milvus:")
     index = Index.create(tmp_path / "i", [photos(5)], store=f"milvus:{tmp_path / 'p.db'}")
     index.close()
-    (tmp_path / "i" / "manifest.json").write_text(
-        (tmp_path / "i" / "manifest.json").read_text().replace("metrix_", "metrix_other_")
+    (tmp_path / "i" / "description.json").write_text(
+        (tmp_path / "i" / "description.json").read_text().replace("metrix_", "metrix_other_")
     )
     with pytest.raises(DataError, match="expected the collection"):
         Index.open(tmp_path / "i")

@@ -287,7 +287,7 @@ def test_files_only_from_the_indexed_root(run: Path, tmp_path: Path) -> None:
 
 
 def test_an_index_of_an_embedded_dataset_and_integer_ids(run: Path, tmp_path: Path) -> None:
-    from metrix.runs.indexing import index_images
+    from metrix.retrieve.indexing import index_images
     from metrix.runs.trained_model import open_run
 
     index_images(open_run(run), ["glyphs-mini"], tmp_path / "g").index.close()
@@ -360,7 +360,7 @@ def test_a_damaged_index_leaves_the_old_one_in_service(own_index: Path) -> None:
     with client_of(own_index, poll=60) as client:
         Index.open(own_index).delete(["kind 0/1.jpg"])
         assert client.post("/reload").json() == {"generation": 2, "items": 17}
-        (own_index / "manifest.json").write_text("{")
+        (own_index / "description.json").write_text("{")
         answer = client.post("/reload")
         assert answer.status_code == 409
         assert "damaged" in answer.json()["detail"]

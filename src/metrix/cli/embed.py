@@ -66,8 +66,8 @@ def embed_command(
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
-    from metrix.runs.embedding_output import read_process_share, select_images, write_embeddings
-    from metrix.runs.indexing import describe_skipped
+    from metrix.retrieve.embedding_output import read_process_share, select_images, write_embeddings
+    from metrix.retrieve.indexing import describe_skipped
     from metrix.runs.trained_model import PARTS, open_run
 
     if part is not None and part not in PARTS:

@@ -77,7 +77,7 @@ def evaluate_command(
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table, build_refinement_table
-    from metrix.runs.embedding_output import read_process_share
+    from metrix.retrieve.embedding_output import read_process_share
     from metrix.runs.evaluation import embed_examples, evaluate_examples, read_examples, write_evaluation
     from metrix.runs.output import CannotWrite
     from metrix.runs.trained_model import open_run

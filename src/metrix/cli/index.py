@@ -12,7 +12,7 @@ from metrix.errors import InvalidInput
 from metrix.messages import first_few
 
 if TYPE_CHECKING:
-    from metrix.runs.indexing import Indexed
+    from metrix.retrieve.indexing import Indexed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -76,8 +76,8 @@ def index(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_index_table
     from metrix.model.engines import TORCH
-    from metrix.runs.engine_choice import describe_engine
-    from metrix.runs.indexing import describe_skipped
+    from metrix.retrieve.engine_choice import describe_engine
+    from metrix.retrieve.indexing import describe_skipped
     from metrix.search import SUGGEST_PAST
 
     chosen = [
@@ -95,10 +95,10 @@ def index(
             reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
             building: dict[str, Any] = {"store": store, "kind": kind, "root": root, "engine": engine}
             done = _embed(run, images, target, report, reading, add=add, update=update, **building)
-    manifest = done.index.manifest
+    description = done.index.description
     if json_output:
         skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
-        content = {"index": str(target), **manifest.model_dump(), "embedded": done.images, "skipped_images": skipped}
+        content = {"index": str(target), **description.model_dump(), "embedded": done.images, "skipped_images": skipped}
         typer.echo(json.dumps(content))
         return
     Console().print(build_index_table(target, done.index, done.images))
@@ -107,12 +107,12 @@ def index(
         errors.print(describe_skipped(done.skipped), markup=False, highlight=False)
     if done.engine is not None and (done.engine["name"] != TORCH or done.engine["measured"]):
         errors.print(f"engine: {describe_engine(done.engine)}", markup=False, highlight=False)
-    if manifest.kind == "exact" and manifest.count > SUGGEST_PAST:
+    if description.kind == "exact" and description.count > SUGGEST_PAST:
         errors.print("exact search compares all items; --kind hnsw or ivf is faster and states its recall")
-    query = "--id ID" if manifest.root is None else "QUERY.jpg"
+    query = "--id ID" if description.root is None else "QUERY.jpg"
     print_next(
-        (f"{command('metrix', 'search', target)} {query}", "search with an image" if manifest.root else "search"),
-        (command("metrix", "search", target, "--suspects"), f"{manifest.examples} that may have a wrong label"),
+        (f"{command('metrix', 'search', target)} {query}", "search with an image" if description.root else "search"),
+        (command("metrix", "search", target, "--suspects"), f"{description.examples} that may have a wrong label"),
         (command("metrix", "serve", target), "a service and a page to look at"),
     )
 
@@ -138,7 +138,7 @@ def _embed(
     update: bool,
 ) -> Indexed:
     from metrix.model.engines import AUTO, TORCH
-    from metrix.runs.indexing import add_images, index_images
+    from metrix.retrieve.indexing import add_images, index_images
     from metrix.runs.trained_model import open_run
 
     if run is None or not images:
@@ -156,7 +156,7 @@ def _embed(
 def _change(
     target: Path, delete: list[str] | None, merge: Path | None, images: list[str] | None, engine: str | None
 ) -> Indexed:
-    from metrix.runs.indexing import Indexed
+    from metrix.retrieve.indexing import Indexed
     from metrix.search import Index
 
     if images:

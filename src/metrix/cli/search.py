@@ -11,7 +11,7 @@ from metrix.cli.reading import AnyBad, FollowLinks, Root, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from metrix.runs.queries import Queries
+    from metrix.retrieve.queries import Queries
     from metrix.search import Index
 
 
@@ -113,8 +113,8 @@ def _find(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_answer_table
     from metrix.report.search_page import compose_search_page
-    from metrix.runs.indexing import describe_skipped
-    from metrix.runs.queries import (
+    from metrix.retrieve.indexing import describe_skipped
+    from metrix.retrieve.queries import (
         embed_queries,
         open_encoder,
         queries_by_id,
@@ -153,7 +153,7 @@ def _find(
         errors.print(describe_skipped(asked.skipped), markup=False, highlight=False)
     if html is not None:
         errors.print(f"written: [cyan]{escape(str(html))}[/]", highlight=False)
-    elif index.manifest.root is not None and index.folder is not None:
+    elif index.description.root is not None and index.folder is not None:
         print_next(("the same command with --html search.html", "see the images"))
 
 
@@ -169,7 +169,7 @@ def _clean(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.search_tables import build_duplicates_table, build_suspects_table
     from metrix.report.search_page import compose_duplicates_page, compose_suspects_page
-    from metrix.runs.queries import same_threshold
+    from metrix.retrieve.queries import same_threshold
     from metrix.search import find_duplicates, find_suspects
     from metrix.search.cleaning import NEAR_IDENTICAL
 
@@ -180,14 +180,14 @@ def _clean(
             least = NEAR_IDENTICAL if least is None else least
             groups = find_duplicates(index, least, lambda done, of: report("comparing", done, of))
             content: dict[str, Any] = {"threshold": least, "duplicates": [asdict(group) for group in groups]}
-            page, table = compose_duplicates_page, build_duplicates_table(groups, least, index.manifest.examples)
+            page, table = compose_duplicates_page, build_duplicates_table(groups, least, index.description.examples)
             composed = None if html is None else page(index, groups)
         else:
             if same or threshold is not None:
                 raise InvalidInput("--same and --threshold: expected with a query or --duplicates, got --suspects")
             suspects = find_suspects(index, k, lambda done, of: report("comparing", done, of))
             content = {"k": k, "suspects": [asdict(one) for one in suspects]}
-            table = build_suspects_table(suspects, k, index.manifest.examples)
+            table = build_suspects_table(suspects, k, index.description.examples)
             composed = None if html is None else compose_suspects_page(index, suspects)
     if composed is not None and html is not None:
         _write_page(html, composed)

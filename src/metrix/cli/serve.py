@@ -64,7 +64,7 @@ def serve(
         said.print(f"serving [bold]{index}[/] ({len(current):,} items)", highlight=False)
         said.print(f"explore: [cyan]{address}/[/]   API: [cyan]{address}/docs[/]   stop: Ctrl-C", highlight=False)
         with_token = " -H 'Authorization: Bearer TOKEN'" if token else ""
-        query = "-F image=@QUERY.jpg " if current.manifest.root is not None else ""
+        query = "-F image=@QUERY.jpg " if current.description.root is not None else ""
         place = f"'{address}/search?k=5'" if query else f"'{address}/search?id=ID&k=5'"
         print_next((f"curl{with_token} {query}{place}", "search from another terminal or program"))
 

@@ -17,9 +17,9 @@ from metrix.errors import InvalidInput, MetrixError
 from metrix.evaluate.metrics import find_metric, metric_name
 from metrix.evaluate.seeds import SeedDifferences
 from metrix.experiments.train_once import train_once
-from metrix.runs.encoder import fingerprint
-from metrix.runs.indexing import index_images
-from metrix.runs.queries import Queries, queries_by_id, search_queries
+from metrix.retrieve.encoder import fingerprint
+from metrix.retrieve.indexing import index_images
+from metrix.retrieve.queries import Queries, queries_by_id, search_queries
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.search import Index
 from metrix.train.config import Config
@@ -201,7 +201,7 @@ def _index_characters(path: Path, model: TrainedModel) -> Index:
     data = model.config.data.data
     try:
         index = Index.open(path)
-        if index.manifest.model == fingerprint(model, data):
+        if index.description.model == fingerprint(model, data):
             return index
     except MetrixError:
         pass  # there is none yet

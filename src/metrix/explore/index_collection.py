@@ -40,14 +40,14 @@ def read_collection(index: Index, name: str, read_picture: Callable[[Any, int], 
     def picture(row: int, size: int) -> bytes:
         return read_picture(ids[row], size)
 
-    manifest = index.manifest
+    description = index.description
     settings = {
         "items": len(index),
         "shown": len(ids),
-        "kind": manifest.kind,
-        "engine": manifest.engine,
-        "dimension": manifest.dim,
-        "generation": manifest.generation,
+        "kind": description.kind,
+        "store": description.store,
+        "dimension": description.dim,
+        "generation": description.generation,
     }
     return Collection(
         name=name,
@@ -56,5 +56,5 @@ def read_collection(index: Index, name: str, read_picture: Callable[[Any, int], 
         vectors=np.ascontiguousarray(np.concatenate(vectors), dtype=np.float32),
         picture=picture,
         about={"uploads": uploads, "measures": [], "curves": {}, "settings": settings},
-        key=f"{manifest.generation}",
+        key=f"{description.generation}",
     )

@@ -15,7 +15,7 @@ from metrix.errors import InvalidInput
 from metrix.explore.collection import Collection
 from metrix.explore.pictures import check_pixels, encode
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, measure_run, read_runs
-from metrix.runs.encoder import ImageEncoder
+from metrix.retrieve.encoder import ImageEncoder
 from metrix.train.batches import Report
 
 CURVES = ("loss", "clean", "mixed", "lr")

@@ -11,8 +11,8 @@ from metrix.data import load_image
 from metrix.errors import MetrixError
 from metrix.messages import count
 from metrix.report.page import Block, Gallery, Hit, Page, Picture, Query, Section, Text
-from metrix.runs.indexing import read_item_image
-from metrix.runs.queries import Queries
+from metrix.retrieve.indexing import read_item_image
+from metrix.retrieve.queries import Queries
 from metrix.search import LABEL, Duplicates, Index, Suspect
 
 MOST = 200  # queries, groups or suspects on a page
@@ -86,4 +86,4 @@ def _query_picture(index: Index, queries: Queries, n: int, label: str | None) ->
 
 
 def _noun(index: Index) -> str:
-    return index.manifest.examples.removesuffix("s")
+    return index.description.examples.removesuffix("s")

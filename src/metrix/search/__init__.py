@@ -7,24 +7,24 @@ find_duplicates, find_suspects  what an index shows about its own data
 """
 
 from metrix.search.cleaning import Duplicates, Suspect, find_duplicates, find_suspects
+from metrix.search.description import Description, Fingerprint, Threshold
 from metrix.search.faiss_graph import Settings
 from metrix.search.index import Index
 from metrix.search.items import LABEL, Items
-from metrix.search.manifest import Fingerprint, Manifest, Threshold
 from metrix.search.pairs import Pairs, count_pairs
-from metrix.search.stores import ENGINES, KINDS, SUGGEST_PAST, Found, Neighbours, Store
+from metrix.search.stores import KINDS, STORES, SUGGEST_PAST, Found, Neighbours, Store
 
 __all__ = [
-    "ENGINES",
     "KINDS",
     "LABEL",
+    "STORES",
     "SUGGEST_PAST",
+    "Description",
     "Duplicates",
     "Fingerprint",
     "Found",
     "Index",
     "Items",
-    "Manifest",
     "Neighbours",
     "Pairs",
     "Settings",

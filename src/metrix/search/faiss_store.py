@@ -1,4 +1,4 @@
-"""The faiss engine: vectors in memory, or in a folder and memory-mapped.
+"""The faiss store: vectors in memory, or in a folder and memory-mapped.
 
 A generation of an index in a folder is these files, which never change once they are complete:
 
@@ -27,7 +27,7 @@ from metrix.errors import DataError, InvalidInput, ShapeError
 from metrix.extras import import_extra
 from metrix.search.faiss_graph import Settings, build_graph, faiss_silenced
 from metrix.search.filters import Condition, mask
-from metrix.search.items import Items, chained, kinds_of, require_distinct, same_columns
+from metrix.search.items import Items, chained, column_types_of, require_distinct, same_columns
 from metrix.search.stores import SCAN_ROWS, Best, Neighbours, none_like
 
 GATHER_ROWS = 65_536  # rows of a filtered search copied at a time
@@ -67,9 +67,9 @@ class FaissStore:
         return self._kind
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        """The columns and the kind of each."""
-        return self.items.kinds
+    def column_types(self) -> Mapping[str, str]:
+        """The columns and the type of each."""
+        return self.items.column_types
 
     def __len__(self) -> int:
         return len(self.items)
@@ -195,8 +195,8 @@ class FaissStore:
 
 def as_ids(ids: Sequence[Any], text: bool) -> Any:
     """Ids as an Arrow array; None if they are not of the kind that the store has."""
-    kinds = (str,) if text else (int, np.integer)
-    if not all(isinstance(one, kinds) and not isinstance(one, bool) for one in ids):
+    types = (str,) if text else (int, np.integer)
+    if not all(isinstance(one, types) and not isinstance(one, bool) for one in ids):
         return None
     return pa.array(list(ids), pa.string() if text else pa.int64())
 
@@ -282,9 +282,9 @@ def _write_items(vectors: Path, table: Path, first: Items, lots: Iterator[Items]
                 raise ShapeError(f"vectors: expected dimension {first.dim}, got {lot.dim}; one model makes all vectors")
             if lot.ids.type != first.ids.type:
                 raise InvalidInput("ids: expected all integers or all text, as the index has")
-            same = same_columns(lot, first.kinds)
+            same = same_columns(lot, first.column_types)
             file.write(np.ascontiguousarray(same.vectors, dtype="<f4").data)
-            columns = {"id": same.ids, **{name: same.columns[name].combine_chunks() for name in first.kinds}}
+            columns = {"id": same.ids, **{name: same.columns[name].combine_chunks() for name in first.column_types}}
             writer.write_table(pa.table(columns, schema=schema))
             count += len(same)
         file.seek(0)
@@ -337,7 +337,7 @@ def _open_items(folder: Path, place: Mapping[str, Any]) -> Items:
         )
     try:
         ids, rest = columns["id"].combine_chunks(), columns.drop_columns(["id"])
-        kinds_of(rest.schema)
+        column_types_of(rest.schema)
     except KeyError as error:
         raise DataError(f"{table}: expected ids and columns of an index, got {columns.schema.names}") from error
     return Items(ids, vectors, rest)

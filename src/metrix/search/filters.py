@@ -27,26 +27,26 @@ class Condition:
     value: str | int | float | bool
 
 
-def read_conditions(texts: Sequence[str], kinds: Mapping[str, str]) -> tuple[Condition, ...]:
-    """Conditions such as `label=cat` on columns of these kinds; an item has to meet all of them.
+def read_conditions(texts: Sequence[str], column_types: Mapping[str, str]) -> tuple[Condition, ...]:
+    """Conditions such as `label=cat` on columns of these types; an item has to meet all of them.
 
     >>> read_conditions(["price<10"], {"price": "number"})
     (Condition(column='price', operator='<', value=10.0),)
     """
-    return tuple(_read(text, kinds) for text in texts)
+    return tuple(_read(text, column_types) for text in texts)
 
 
-def _read(text: str, kinds: Mapping[str, str]) -> Condition:
+def _read(text: str, column_types: Mapping[str, str]) -> Condition:
     form = _FORM.fullmatch(text)
     if form is None:
         raise InvalidInput(f"condition: expected COLUMN=VALUE or one of {', '.join(OPERATORS)}, got {text!r}")
     column, operator, value = form.groups()
     operator = "=" if operator == "==" else operator
-    if column not in kinds:
-        if not kinds:
+    if column not in column_types:
+        if not column_types:
             raise InvalidInput(f"condition {text!r}: this index has no columns to filter by")
-        raise unknown_choice("column", column, kinds)
-    return Condition(column, operator, _value(text, value, kinds[column], operator))
+        raise unknown_choice("column", column, column_types)
+    return Condition(column, operator, _value(text, value, column_types[column], operator))
 
 
 def _value(text: str, value: str, kind: str, operator: str) -> str | int | float | bool:

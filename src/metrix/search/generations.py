@@ -1,7 +1,7 @@
 """Generations of an index in a folder: written beside the old one, switched to, and tidied up.
 
-The manifest names the files of the current generation. A new one is complete on disk before the manifest is replaced,
-so a process that is killed leaves the old index as it was; what it left behind is removed by the next writer.
+The description names the files of the current generation. A new one is complete on disk before the description is
+replaced, so a process that is killed leaves the old index as it was; the next writer removes what it left behind.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from metrix.extras import require_extra
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
 from metrix.search import faiss_store
+from metrix.search.description import FILE, Description
 from metrix.search.faiss_graph import Settings
 from metrix.search.items import Items
-from metrix.search.manifest import FILE, Manifest
 from metrix.search.recall import measure_recall
 from metrix.search.stores import Store
 
@@ -32,19 +32,18 @@ def name_generation(generation: int) -> str:
     return f"{generation:06d}"
 
 
-def choose_engine(store: str) -> str:
-    """The engine of a store such as `faiss` or `milvus:PATH`, whose package must be installed."""
-    if store == "faiss":
+def check_store(text: str) -> str:
+    """The store, faiss or milvus, of a text such as `faiss` or `milvus:PATH`; its package must be installed."""
+    if text == "faiss":
         require_extra("faiss")
         return "faiss"
-    if store.startswith("milvus:"):
+    if text.startswith("milvus:"):
         require_extra("pymilvus")
         return "milvus"
-    raise InvalidInput(f"store: expected faiss, milvus:PATH or milvus:http://HOST:PORT, got {store!r}")
+    raise InvalidInput(f"store: expected faiss, milvus:PATH or milvus:http://HOST:PORT, got {text!r}")
 
 
 def write_items(
-    engine: str,
     store: str,
     folder: Path,
     generation: int,
@@ -53,8 +52,8 @@ def write_items(
     settings: Settings,
     count: int | None,
 ) -> dict[str, Any]:
-    """Write the items of a new generation; returns where they are, for the manifest."""
-    if engine == "faiss":
+    """Write the items of a new generation; returns where they are, for the description."""
+    if check_store(store) == "faiss":
         return faiss_store.write_generation(folder, name_generation(generation), lots, kind, settings)
     from metrix.search import milvus_store
 
@@ -64,48 +63,48 @@ def write_items(
     return milvus_store.write_collection(folder, milvus_store.address(store, folder), lots, kind, settings, count or 0)
 
 
-def switch_generation(folder: Path, manifest: Manifest, before: Manifest | None) -> None:
-    """Complete the manifest of a new generation with what is measured, switch to it and remove the old one."""
-    made = open_store(folder, manifest, counted=False)
+def switch_generation(folder: Path, description: Description, before: Description | None) -> None:
+    """Complete the description of a new generation with what is measured, switch to it and remove the old one."""
+    made = open_store(folder, description, counted=False)
     try:
         found = {"count": len(made), "recall": None if made.kind == "exact" else measure_recall(made)}
     finally:
         made.close()
-    manifest = manifest.model_copy(update=found)
-    manifest.write(folder)
-    _tidy(folder, manifest, before)
-    if manifest.engine == "milvus":
+    description = description.model_copy(update=found)
+    description.write(folder)
+    _tidy(folder, description, before)
+    if description.store == "milvus":
         from metrix.search.milvus_store import PENDING
 
         (folder / PENDING).unlink(missing_ok=True)
 
 
-def open_store(folder: Path, manifest: Manifest, counted: bool = True) -> Store:
-    """The store that a manifest describes; unless `counted`, before its items were counted."""
-    place = manifest.place
-    needed = ["vectors", "items"] if manifest.engine == "faiss" else ["uri", "collection"]
-    needed += ["graph"] if manifest.engine == "faiss" and manifest.kind != "exact" else []
+def open_store(folder: Path, description: Description, counted: bool = True) -> Store:
+    """The store that a description describes; unless `counted`, before its items were counted."""
+    place = description.place
+    needed = ["vectors", "items"] if description.store == "faiss" else ["uri", "collection"]
+    needed += ["graph"] if description.store == "faiss" and description.kind != "exact" else []
     for key in needed:
         if key not in place:
-            raise DataError(f"{folder}: expected place.{key} in its manifest, got none; build the index anew")
+            raise DataError(f"{folder}: expected place.{key} in its description, got none; build the index anew")
     store: Store
-    if manifest.engine == "faiss":
-        store = faiss_store.open_generation(folder, place, manifest.kind)
-        if dict(store.kinds) != dict(manifest.columns) or (counted and len(store) != manifest.count):
-            raise DataError(f"{folder}: its files do not fit its manifest (items or columns differ); build it anew")
+    if description.store == "faiss":
+        store = faiss_store.open_generation(folder, place, description.kind)
+        if dict(store.column_types) != dict(description.columns) or (counted and len(store) != description.count):
+            raise DataError(f"{folder}: its files do not fit its description (items or columns differ); build it anew")
     else:
         from metrix.search.milvus_store import MilvusStore
 
-        store = MilvusStore(place, manifest.kind, manifest.columns, folder)
-    if store.dim != manifest.dim:
-        raise DataError(f"{folder}: expected vectors of dimension {manifest.dim}, got {store.dim}; build it anew")
+        store = MilvusStore(place, description.kind, description.columns, folder)
+    if store.dim != description.dim:
+        raise DataError(f"{folder}: expected vectors of dimension {description.dim}, got {store.dim}; build it anew")
     return store
 
 
-def read_sound_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None if there is none, or a damaged one."""
+def read_sound_description(folder: Path) -> Description | None:
+    """The description of a folder; None if there is none, or a damaged one."""
     try:
-        return Manifest.read(folder)
+        return Description.read(folder)
     except DataError:
         return None
 
@@ -135,7 +134,7 @@ def require_index_folder(folder: Path) -> None:
         )
 
 
-def _tidy(folder: Path, now: Manifest, before: Manifest | None) -> None:
+def _tidy(folder: Path, now: Description, before: Description | None) -> None:
     """Remove files of other generations, also what a killed writer left, and a collection that was replaced."""
     kept = faiss_store.files_of(now.place)
     for path in folder.iterdir():
@@ -143,7 +142,7 @@ def _tidy(folder: Path, now: Manifest, before: Manifest | None) -> None:
             path.unlink(missing_ok=True)
     if (
         before is not None
-        and before.engine == "milvus"
+        and before.store == "milvus"
         and before.place.get("collection") != now.place.get("collection")
     ):
         from metrix.search.milvus_store import drop_collection

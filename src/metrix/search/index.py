@@ -21,21 +21,21 @@ from typing import Any
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
 from metrix.messages import first_few
+from metrix.search.description import Description, Fingerprint, Threshold
 from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_conditions
 from metrix.search.generations import (
-    choose_engine,
+    check_store,
     hold_for_writing,
     name_generation,
     open_store,
-    read_sound_manifest,
+    read_sound_description,
     require_index_folder,
     switch_generation,
     write_items,
 )
 from metrix.search.items import Items, chained, in_batches, same_columns, unit_vectors
-from metrix.search.manifest import Fingerprint, Manifest, Threshold
 from metrix.search.recall import measure_recall
 from metrix.search.refining import ALPHA
 from metrix.search.searching import search_store
@@ -45,8 +45,8 @@ from metrix.search.stores import KINDS, SCAN_ROWS, Found, Store
 class Index:
     """Items to search. Make one with `Index.build`, `Index.create` or `Index.open`."""
 
-    def __init__(self, store: Store, manifest: Manifest, folder: Path | None = None) -> None:
-        self.store, self.manifest, self.folder = store, manifest, folder
+    def __init__(self, store: Store, description: Description, folder: Path | None = None) -> None:
+        self.store, self.description, self.folder = store, description, folder
 
     @classmethod
     def build(
@@ -69,8 +69,8 @@ class Index:
         items = Items.read(vectors, ids, columns)
         if items.vectors is vectors:
             items = Items(items.ids, items.vectors.copy(), items.columns)  # the caller may change theirs
-        manifest = Manifest(kind=kind, dim=items.dim, columns=items.kinds, count=len(items))
-        return cls(FaissStore.build(items, kind, settings), manifest)
+        description = Description(kind=kind, dim=items.dim, columns=items.column_types, count=len(items))
+        return cls(FaissStore.build(items, kind, settings), description)
 
     @classmethod
     def create(
@@ -106,7 +106,7 @@ class Index:
         """
         if kind not in KINDS:
             raise unknown_choice("kind", kind, KINDS)
-        engine = choose_engine(store)
+        chosen = check_store(store)
         folder, settings, lots = Path(folder), settings or Settings(), iter(lots)
         first = next(lots, None)
         if first is None:
@@ -115,20 +115,20 @@ class Index:
             raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
         with hold_for_writing(folder):
             require_index_folder(folder)
-            before = read_sound_manifest(folder)
+            before = read_sound_description(folder)
             generation = 1 if before is None else before.generation + 1
-            if engine == "milvus":
+            if chosen == "milvus":
                 from metrix.search.milvus_store import drop_pending
 
                 drop_pending(folder, None if before is None else str(before.place.get("collection")))
-            place = write_items(engine, store, folder, generation, chained(first, lots), kind, settings, count)
-            manifest = Manifest(
+            place = write_items(store, folder, generation, chained(first, lots), kind, settings, count)
+            description = Description(
                 generation=generation,
-                engine=engine,
+                store=chosen,
                 kind=kind,
                 place=place,
                 dim=first.dim,
-                columns=first.kinds,
+                columns=first.column_types,
                 count=0,
                 skipped=skipped,
                 root=root,
@@ -137,7 +137,7 @@ class Index:
                 model=model,
                 threshold=threshold,
             )
-            switch_generation(folder, manifest, before)
+            switch_generation(folder, description, before)
         return cls.open(folder)
 
     @classmethod
@@ -145,11 +145,11 @@ class Index:
         """The index in a folder. With faiss nothing is read but what a search touches."""
         folder = Path(folder)
         for _ in range(20):
-            manifest = Manifest.read(folder)
+            description = Description.read(folder)
             try:
-                return cls(open_store(folder, manifest), manifest, folder)
+                return cls(open_store(folder, description), description, folder)
             except FileNotFoundError as error:
-                if Manifest.read(folder).generation == manifest.generation:  # not replaced meanwhile
+                if Description.read(folder).generation == description.generation:  # not replaced meanwhile
                     raise DataError(f"{folder}: expected {error.filename}, which is missing; build it anew") from error
         raise DataError(f"{folder}: it was replaced over and over while it was opened; try again")
 
@@ -158,7 +158,7 @@ class Index:
 
         Searches in this one that are under way still end; close it after them.
         """
-        if self.folder is None or Manifest.read(self.folder) == self.manifest:
+        if self.folder is None or Description.read(self.folder) == self.description:
             return self
         return Index.open(self.folder)
 
@@ -178,7 +178,7 @@ class Index:
     @property
     def columns(self) -> Mapping[str, str]:
         """The columns that items have, and the kind of each: text, integer, number or boolean."""
-        return self.store.kinds
+        return self.store.column_types
 
     def __repr__(self) -> str:
         return f"Index({len(self)} x {self.dim}, {self.kind})"
@@ -239,8 +239,8 @@ class Index:
 
     def require_model(self, model: Fingerprint) -> None:
         """An error if vectors of this model cannot be compared with those of the index."""
-        if self.manifest.model is not None:
-            self.manifest.model.require(model)
+        if self.description.model is not None:
+            self.description.model.require(model)
 
     def measure_recall(self, k: int = 10, sample: int = 1000, seed: int = 0) -> float:
         """The share of the true k nearest neighbours that `search` finds, over a sample of the items."""
@@ -248,7 +248,7 @@ class Index:
 
     def save(self, folder: str | os.PathLike[str]) -> Index:
         """Write the index to a folder and open that; everything or nothing, as with `create`."""
-        m = self.manifest
+        m = self.description
         return Index.create(
             folder,
             self.store.scan(),
@@ -279,10 +279,10 @@ class Index:
 
         Where its root is a folder below this one's, its ids get that folder in front.
         """
-        if self.manifest.model is not None and other.manifest.model is not None:
-            self.manifest.model.require(other.manifest.model)
-            self.manifest.model.require_engine(other.manifest.model.engine)
-        prefix = _prefix(self.manifest.root, other.manifest.root)
+        if self.description.model is not None and other.description.model is not None:
+            self.description.model.require(other.description.model)
+            self.description.model.require_engine(other.description.model.engine)
+        prefix = _prefix(self.description.root, other.description.root)
 
         def lots() -> Iterator[Items]:
             for lot in other.store.scan():
@@ -308,7 +308,7 @@ class Index:
         folder = self._need_folder()
         with hold_for_writing(folder):
             self._reload(folder)  # another writer may have been here
-            before = self.manifest
+            before = self.description
             self._require_known(delete)
             there = [one for one, known in zip(ids, self.store.has(ids), strict=True) if known]
             if new_only and there:
@@ -323,10 +323,10 @@ class Index:
             self._reload(folder)
 
     def _reload(self, folder: Path) -> None:
-        current = Manifest.read(folder)
-        if current.generation != self.manifest.generation:
+        current = Description.read(folder)
+        if current.generation != self.description.generation:
             self.store.close()
-            self.manifest, self.store = current, open_store(folder, current)
+            self.description, self.store = current, open_store(folder, current)
 
 
 def _of_dim(items: Items, dim: int) -> Items:

@@ -15,7 +15,7 @@ from metrix.errors import DataError, EmbeddingError, InvalidInput, LabelError, S
 from metrix.messages import first_few
 
 LABEL = "label"  # the column of class names
-COLUMN_KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+COLUMN_TYPES = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 RESERVED = ("id", "vector")
 
 
@@ -25,7 +25,7 @@ class Items:
 
     ids: Any  # pyarrow.Array (n,) of strings or int64
     vectors: NDArray[np.float32]  # (n, d), unit norm
-    columns: Any  # pyarrow.Table of n rows, its types those of COLUMN_KINDS
+    columns: Any  # pyarrow.Table of n rows, its types those of COLUMN_TYPES
 
     @classmethod
     def read(cls, vectors: object, ids: object = None, columns: Mapping[str, Sequence[Any]] | None = None) -> Items:
@@ -49,9 +49,9 @@ class Items:
         return int(self.vectors.shape[1])
 
     @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of each column: text, integer, number or boolean."""
-        return kinds_of(self.columns.schema)
+    def column_types(self) -> dict[str, str]:
+        """The type of each column: text, integer, number or boolean."""
+        return column_types_of(self.columns.schema)
 
     def part(self, rows: slice | NDArray[Any]) -> Items:
         """Some of the items, in the given order."""
@@ -71,9 +71,9 @@ class Items:
         return Items(read_ids(list(ids), len(self)), self.vectors, self.columns)
 
 
-def kinds_of(schema: Any) -> dict[str, str]:
-    """The kinds of an Arrow schema's columns."""
-    names = {kind: name for name, kind in COLUMN_KINDS.items()}
+def column_types_of(schema: Any) -> dict[str, str]:
+    """The types of an Arrow schema's columns."""
+    names = {kind: name for name, kind in COLUMN_TYPES.items()}
     return {field.name: names[field.type] for field in schema}
 
 
@@ -89,26 +89,28 @@ def together(parts: Sequence[Items]) -> Items:
     return Items(ids, np.concatenate([part.vectors for part in parts]), columns)
 
 
-def same_columns(items: Items, kinds: Mapping[str, str]) -> Items:
+def same_columns(items: Items, column_types: Mapping[str, str]) -> Items:
     """Items with exactly these columns, in this order: missing ones are null, others an error."""
-    unknown = [name for name in items.kinds if name not in kinds]
+    unknown = [name for name in items.column_types if name not in column_types]
     if unknown:
         raise DataError(
-            f"columns: expected {first_few(list(kinds), 10) or 'none'}, as the index has, got also "
+            f"columns: expected {first_few(list(column_types), 10) or 'none'}, as the index has, got also "
             f"{first_few(unknown)}; leave them out, or build the index anew"
         )
-    if not kinds:
+    if not column_types:
         return items
     arrays = {}
-    for name, kind in kinds.items():
+    for name, kind in column_types.items():
         if name not in items.columns.column_names:
-            arrays[name] = pa.nulls(len(items), COLUMN_KINDS[kind])
+            arrays[name] = pa.nulls(len(items), COLUMN_TYPES[kind])
             continue
         column = items.columns[name]
         try:
-            arrays[name] = column.cast(COLUMN_KINDS[kind])
+            arrays[name] = column.cast(COLUMN_TYPES[kind])
         except pa.ArrowInvalid as error:
-            raise DataError(f"column {name!r}: expected {kind}, as the index has, got {items.kinds[name]}") from error
+            raise DataError(
+                f"column {name!r}: expected {kind}, as the index has, got {items.column_types[name]}"
+            ) from error
     return Items(items.ids, items.vectors, pa.table(arrays))
 
 
@@ -193,7 +195,7 @@ def _column(name: str, values: Sequence[Any], count: int) -> Any:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"column {name!r}: expected values of one kind, got a mixture ({error})") from error
-    array = array.cast(COLUMN_KINDS[_kind(array.type)])
+    array = array.cast(COLUMN_TYPES[_kind(array.type)])
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)  # NaN is no value, as in pandas
     return array

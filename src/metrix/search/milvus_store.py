@@ -1,4 +1,4 @@
-"""The Milvus engine: a local folder (milvus-lite) or a server, through pymilvus.
+"""The Milvus store: a local folder (milvus-lite) or a server, through pymilvus.
 
 An index is one collection. Its fields are `id`, `vector` and `c0`, `c1`, ... for the columns, so that a column may
 have any name.
@@ -25,7 +25,7 @@ from metrix.files import write_json
 from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import as_ids
 from metrix.search.filters import Condition, expression
-from metrix.search.items import COLUMN_KINDS, Items, chained, in_batches, same_columns, take
+from metrix.search.items import COLUMN_TYPES, Items, chained, in_batches, same_columns, take
 from metrix.search.stores import SCAN_ROWS, Neighbours, none_like
 
 PREFIX = "milvus:"
@@ -37,12 +37,12 @@ INDEX_TYPES = {"exact": "FLAT", "hnsw": "HNSW", "ivf": "IVF_FLAT"}
 
 
 class MilvusStore:
-    """A collection of Milvus. Make one with `write_collection`, or open one with `MilvusStore(place, kind, kinds)`."""
+    """A collection of Milvus; `write_collection` makes one."""
 
-    def __init__(self, place: Mapping[str, Any], kind: str, kinds: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, place: Mapping[str, Any], kind: str, column_types: Mapping[str, str], folder: Path) -> None:
         self._place = dict(place)
-        self._collection, self._kind, self._kinds = str(place["collection"]), kind, dict(kinds)
-        self._fields = {name: f"c{n}" for n, name in enumerate(self._kinds)}
+        self._collection, self._kind, self._column_types = str(place["collection"]), kind, dict(column_types)
+        self._fields = {name: f"c{n}" for n, name in enumerate(self._column_types)}
         self._settings = Settings(probes=int(place.get("probes", 1)), breadth=int(place.get("breadth", 64)))
         self._client = _connect(str(place["uri"]), folder)
         with _explained(str(place["uri"])):
@@ -67,9 +67,9 @@ class MilvusStore:
         return self._kind
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        """The columns and the kind of each."""
-        return self._kinds
+    def column_types(self) -> Mapping[str, str]:
+        """The columns and the type of each."""
+        return self._column_types
 
     def __len__(self) -> int:
         found = self._client.query(self._collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
@@ -146,7 +146,7 @@ class MilvusStore:
         ids = pa.array([row["id"] for row in rows], pa.string() if self._text else pa.int64())
         vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(len(rows), self.dim)
         columns = {
-            name: pa.array([row.get(field) for row in rows], COLUMN_KINDS[self._kinds[name]])
+            name: pa.array([row.get(field) for row in rows], COLUMN_TYPES[self._column_types[name]])
             for name, field in self._fields.items()
         }
         return Items(ids, vectors, pa.table(columns) if columns else take(pa.table({}), ids))
@@ -166,7 +166,7 @@ class MilvusStore:
         for lot in lots:
             self._require_kind(lot)
             rows = max(1, BATCH_BYTES // (4 * self.dim))
-            for part in in_batches(same_columns(lot, self._kinds), rows):
+            for part in in_batches(same_columns(lot, self._column_types), rows):
                 records, vectors = part.records(), part.vectors
                 with _explained(self._collection):
                     self._client.upsert(
@@ -232,12 +232,12 @@ def write_collection(
             of_ids = types["text" if pa.types.is_string(first.ids.type) else "integer"]
             schema.add_field("id", is_primary=True, **of_ids)
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=first.dim)
-            for n, column in enumerate(first.kinds.values()):
+            for n, column in enumerate(first.column_types.values()):
                 schema.add_field(f"c{n}", nullable=True, **types[column])
             index = client.prepare_index_params()
             index.add_index("vector", index_type=INDEX_TYPES[kind], metric_type="IP", params=parameters)
             client.create_collection(name, schema=schema, index_params=index)
-        store = MilvusStore(place, kind, first.kinds, folder)
+        store = MilvusStore(place, kind, first.column_types, folder)
         try:
             store.upsert(chained(first, lots))
         finally:
@@ -267,7 +267,7 @@ def drop_pending(folder: Path, current: str | None) -> None:
 
 
 def drop_collection(folder: Path, place: Mapping[str, Any]) -> None:
-    """Remove a collection that no manifest points to any more."""
+    """Remove a collection that no description points to any more."""
     client = _connect(str(place["uri"]), folder)
     with contextlib.suppress(Exception):
         client.drop_collection(str(place["collection"]))

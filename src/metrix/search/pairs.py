@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer, unknown_choice
+from metrix.search.description import Threshold
 from metrix.search.items import unit_vectors
-from metrix.search.manifest import Threshold
 
 BINS = 10_000
 BLOCK_BYTES = 64 << 20  # of similarities at a time

@@ -1,4 +1,4 @@
-"""What an engine has to offer to hold an index: a few methods, the same for faiss and for Milvus."""
+"""What a store has to offer to hold an index: a few methods, the same for faiss and for Milvus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metrix.search.filters import Condition
 from metrix.search.items import Items
 
 KINDS = ("exact", "hnsw", "ivf")
-ENGINES = ("faiss", "milvus")
+STORES = ("faiss", "milvus")
 SUGGEST_PAST = 1_000_000  # vectors past which exact search takes long enough to suggest another kind
 SCAN_ROWS = 8192
 
@@ -45,8 +45,8 @@ class Store(Protocol):
         """exact, hnsw or ivf."""
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        """The columns and the kind of each."""
+    def column_types(self) -> Mapping[str, str]:
+        """The columns and the type of each."""
 
     def __len__(self) -> int: ...
 
@@ -69,7 +69,7 @@ class Store(Protocol):
     ) -> dict[str, Any]:
         """Take away items and add others, of which those under the `replaced` ids are there already.
 
-        Returns where the changed store is, for the manifest; `name` is that of the new generation.
+        Returns where the changed store is, for the description; `name` is that of the new generation.
         """
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from metrix.data import ImageError
 from metrix.errors import InvalidInput, MetrixError
 from metrix.explore.pictures import TooManyPixelsError
-from metrix.runs.queries import same_threshold
+from metrix.retrieve.queries import same_threshold
 from metrix.serve.schemas import SEARCH_BODY, SEARCH_STATUSES, Answer, Info, ItemRecord, JsonQuery, describe_statuses
 from metrix.serve.service import Service
 from metrix.serve.state import Options, PendingQuery, ServedIndex
@@ -34,7 +34,7 @@ def add_search(app: FastAPI, service: Service) -> None:
                 found = await service.ask(place, start)
         except TimeoutError:
             raise HTTPException(504, f"no answer after {limits.seconds:g} s; try again later") from None
-        return JSONResponse({"neighbours": found, "generation": opened.index.manifest.generation})
+        return JSONResponse({"neighbours": found, "generation": opened.index.description.generation})
 
     async def by_id(opened: ServedIndex, text: str, options: Options) -> JSONResponse:
         place = service.batcher.reserve()
@@ -108,7 +108,7 @@ def add_items(app: FastAPI, service: Service) -> None:
         opened = service.current
         one = await _known(opened, id)
         record = await asyncio.to_thread(opened.record, one)
-        images = opened.index.manifest.root is not None or opened.index.manifest.data is not None
+        images = opened.index.description.root is not None or opened.index.description.data is not None
         record["image"] = _image_address(one) if images else None
         record["vector"] = (await asyncio.to_thread(opened.vector_of, one)).tolist() if vector else None
         return JSONResponse(record)
@@ -125,7 +125,9 @@ def add_items(app: FastAPI, service: Service) -> None:
         except (TooManyPixelsError, KeyError) as error:
             raise HTTPException(413 if isinstance(error, TooManyPixelsError) else 404, str(error)) from error
         except InvalidInput as error:  # outside the root, or an index without images
-            raise HTTPException(403 if opened.index.manifest.root else 404, "expected an image of the index") from error
+            raise HTTPException(
+                403 if opened.index.description.root else 404, "expected an image of the index"
+            ) from error
         kind = "image/png" if content.startswith(b"\x89PNG") else "image/jpeg"
         return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 
@@ -146,22 +148,26 @@ def add_operation(app: FastAPI, service: Service) -> None:
     def info() -> Any:
         from dataclasses import asdict
 
-        manifest = service.current.index.manifest
-        model = None if manifest.model is None else manifest.model.model_dump(exclude={"run": True, "engine": {"file"}})
-        threshold = None if manifest.threshold is None else manifest.threshold.model_dump()
+        description = service.current.index.description
+        model = (
+            None
+            if description.model is None
+            else description.model.model_dump(exclude={"run": True, "engine": {"file"}})
+        )
+        threshold = None if description.threshold is None else description.threshold.model_dump()
         return Info(
             name=service.folder.resolve().name,
             version=app.version,
             items=len(service.current.index),
-            dim=manifest.dim,
-            kind=manifest.kind,
-            engine=manifest.engine,
-            generation=manifest.generation,
+            dim=description.dim,
+            kind=description.kind,
+            store=description.store,
+            generation=description.generation,
             columns=dict(service.current.index.columns),
-            images=manifest.root is not None or manifest.data is not None,
+            images=description.root is not None or description.data is not None,
             model=model,
             threshold=threshold,
-            recall=manifest.recall,
+            recall=description.recall,
             limits=asdict(service.limits),
         )
 
@@ -181,7 +187,7 @@ def add_operation(app: FastAPI, service: Service) -> None:
             opened = await asyncio.to_thread(service.reload)
         except MetrixError as error:
             raise HTTPException(409, str(error)) from error
-        return {"generation": opened.index.manifest.generation, "items": len(opened.index)}
+        return {"generation": opened.index.description.generation, "items": len(opened.index)}
 
     text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
     tags: list[Any] = ["operation"]

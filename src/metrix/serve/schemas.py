@@ -45,7 +45,7 @@ class Info(BaseModel):
     items: int
     dim: int
     kind: str
-    engine: str
+    store: str
     generation: int
     columns: dict[str, str]
     images: bool = Field(description="whether items have images")

@@ -66,7 +66,7 @@ class Service:
             self.current = opened  # the old one is let go with its last request
             self.metrics.reloads.labels("done").inc()
             self._describe()
-            log.info("serving generation %d, %d items", opened.index.manifest.generation, len(opened.index))
+            log.info("serving generation %d, %d items", opened.index.description.generation, len(opened.index))
             return opened
 
     async def watch(self) -> None:
@@ -123,4 +123,4 @@ class Service:
 
     def _describe(self) -> None:
         self.metrics.items.set(len(self.current.index))
-        self.metrics.generation.set(self.current.index.manifest.generation)
+        self.metrics.generation.set(self.current.index.description.generation)

@@ -22,12 +22,12 @@ from metrix.errors import EmbeddingError, ShapeError
 from metrix.explore.collection import Collection
 from metrix.explore.index_collection import read_collection
 from metrix.explore.pictures import check_pixels, encode
-from metrix.runs.encoder import ImageEncoder
-from metrix.runs.image_lists import split_id
-from metrix.runs.indexing import image_file
-from metrix.runs.queries import Queries, open_encoder, search_queries
+from metrix.retrieve.encoder import ImageEncoder
+from metrix.retrieve.image_lists import split_id
+from metrix.retrieve.indexing import image_file
+from metrix.retrieve.queries import Queries, open_encoder, search_queries
 from metrix.search import Index
-from metrix.search.manifest import FILE
+from metrix.search.description import FILE
 from metrix.search.refining import DEPTH
 from metrix.serve.limits import Limits
 from metrix.serve.metrics import Metrics
@@ -58,11 +58,11 @@ class ServedIndex:
     def __init__(self, folder: Path, run: Path | None = None, before: ServedIndex | None = None) -> None:
         self.stamp = read_stamp(folder)
         self.index = Index.open(folder)
-        made_by = self.index.manifest.model
+        made_by = self.index.description.model
         self.encoder: ImageEncoder | None = None
         if made_by is not None:
-            same = before is not None and before.index.manifest.model == made_by
-            same = same and before is not None and before.index.manifest.data == self.index.manifest.data
+            same = before is not None and before.index.description.model == made_by
+            same = same and before is not None and before.index.description.data == self.index.description.data
             if same and before is not None:
                 self.encoder = before.encoder
             else:
@@ -126,7 +126,7 @@ class ServedIndex:
             InvalidInput: the index is not of images, or the file is outside its root.
             ImageError: the file is missing, or is not an image.
         """
-        if self.index.manifest.data is not None:
+        if self.index.description.data is not None:
             return encode(self._embedded[str(one)])
         path, box = image_file(self.index, str(one)), split_id(str(one))[1]
         check_pixels(path, limits.pixels)
@@ -141,7 +141,7 @@ class ServedIndex:
     @cached_property
     def _embedded(self) -> dict[str, NDArray[np.uint8]]:
         """The images of an embedded dataset by id."""
-        catalogue = glyphs.load(str(self.index.manifest.data))
+        catalogue = glyphs.load(str(self.index.description.data))
         pixels: Any = catalogue.pixels
         return dict(zip(catalogue.paths, pixels, strict=True))
 

@@ -18,20 +18,20 @@ MOST = 50  # groups or suspects in a table; --json lists all
 
 def build_index_table(path: Path, index: Index, embedded: int) -> Table:
     """Build a table of what an index holds."""
-    manifest = index.manifest
+    description = index.description
     table = Table(title=escape(str(path)), show_header=False)
-    rows: dict[str, object] = {manifest.examples: f"{manifest.count:,}"}
-    rows |= {"embedded now": f"{embedded:,}"} if embedded != manifest.count else {}
-    rows |= {"skipped": f"{manifest.skipped:,}"} if manifest.skipped else {}
-    rows |= {"dimension": manifest.dim, "kind": manifest.kind, "store": manifest.engine}
-    if manifest.model is not None and manifest.model.engine.name != "torch":
-        rows["embedded by"] = manifest.model.engine.file or manifest.model.engine.name
-    if manifest.recall is not None:
-        rows["recall@10 against exact"] = f"{100 * manifest.recall:.2f} %"
-    if manifest.columns:
-        rows["columns"] = first_few([f"{name} ({kind})" for name, kind in manifest.columns.items()], 10)
-    if manifest.threshold is not None:
-        rows["same thing from"] = f"{manifest.threshold.similarity:.4f}"
+    rows: dict[str, object] = {description.examples: f"{description.count:,}"}
+    rows |= {"embedded now": f"{embedded:,}"} if embedded != description.count else {}
+    rows |= {"skipped": f"{description.skipped:,}"} if description.skipped else {}
+    rows |= {"dimension": description.dim, "kind": description.kind, "store": description.store}
+    if description.model is not None and description.model.engine.name != "torch":
+        rows["embedded by"] = description.model.engine.file or description.model.engine.name
+    if description.recall is not None:
+        rows["recall@10 against exact"] = f"{100 * description.recall:.2f} %"
+    if description.columns:
+        rows["columns"] = first_few([f"{name} ({kind})" for name, kind in description.columns.items()], 10)
+    if description.threshold is not None:
+        rows["same thing from"] = f"{description.threshold.similarity:.4f}"
     for name, value in rows.items():
         table.add_row(name, escape(str(value)))
     return table

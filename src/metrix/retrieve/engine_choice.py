@@ -34,7 +34,7 @@ from metrix.model.engines import (
     open_engine_file,
 )
 from metrix.runs.trained_model import TrainedModel
-from metrix.search.manifest import VectorEngine
+from metrix.search.description import VectorEngine
 
 _COMPARED = 16  # images on which engines are compared
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.runs import queries as searching
-from metrix.runs.encoder import ImageEncoder, fingerprint
-from metrix.runs.indexing import add_images, image_file, index_images, read_item_image
-from metrix.runs.queries import embed_queries, open_model
+from metrix.retrieve import queries as searching
+from metrix.retrieve.encoder import ImageEncoder, fingerprint
+from metrix.retrieve.indexing import add_images, image_file, index_images, read_item_image
+from metrix.retrieve.queries import embed_queries, open_model
 from metrix.runs.thresholds import measure_threshold, read_threshold, write_threshold
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
@@ -43,8 +43,8 @@ def test_an_indexed_image_finds_itself(run: Path, photos: Path, tmp_path: Path) 
     done = index_images(model, [photos], tmp_path / "p.index")
     index = done.index
     assert (done.images, len(index), index.dim) == (18, 18, model.config.model.dim)
-    assert index.manifest.root == str(photos)
-    assert index.manifest.model == fingerprint(model)
+    assert index.description.root == str(photos)
+    assert index.description.model == fingerprint(model)
     encoder = ImageEncoder(model)
     vectors, rows, skipped = encoder.embed_files([photos / f"kind {c}" / "3.jpg" for c in range(3)])
     assert rows == [0, 1, 2]
@@ -96,7 +96,7 @@ def test_add_and_update(run: Path, photos: Path, tmp_path: Path) -> None:
     (photos / "kind 2" / "bad.png").write_bytes(b"no")
     done = add_images(model, [photos / "kind 2" / "new.png", photos / "kind 2" / "bad.png"], tmp_path / "p.index")
     assert (done.images, len(done.skipped), len(done.index)) == (1, 1, 19)
-    assert done.index.manifest.skipped == 1
+    assert done.index.description.skipped == 1
     with pytest.raises(InvalidInput, match="in the index already"):
         add_images(model, [photos / "kind 2" / "new.png"], tmp_path / "p.index")
     before = done.index.get(["kind 2/new.png"]).vectors
@@ -116,8 +116,10 @@ def test_another_model_is_refused(run: Path, other_run: Path, photos: Path, tmp_
     with pytest.raises(InvalidInput, match="model: expected"):
         add_images(open_run(other_run), [photos], tmp_path / "p.index")
     assert open_model(index).digest == open_run(run).digest
-    manifest = index.manifest.model_copy(update={"model": index.manifest.model.model_copy(update={"run": "/nowhere"})})  # type: ignore[union-attr]
-    manifest.write(tmp_path / "p.index")
+    description = index.description.model_copy(
+        update={"model": index.description.model.model_copy(update={"run": "/nowhere"})}
+    )  # type: ignore[union-attr]
+    description.write(tmp_path / "p.index")
     with pytest.raises(InvalidInput, match=r"expected /nowhere.*--run RUN"):
         open_model(Index.open(tmp_path / "p.index"))
     assert open_model(Index.open(tmp_path / "p.index"), run).digest == open_run(run).digest
@@ -169,7 +171,7 @@ def test_the_threshold_goes_with_the_model(run: Path, other_run: Path, photos: P
         assert stored["classes"] == len(stored["class_names"]) == found.pairs.classes
         assert read_threshold(model) == found.threshold
         index = index_images(model, [photos], tmp_path / "p.index").index
-        assert index.manifest.threshold == found.threshold
+        assert index.description.threshold == found.threshold
         assert searching.same_threshold(index) == found.threshold.similarity
         (other_run / "threshold.json").write_text(path.read_text())
         assert read_threshold(open_run(other_run)) is None  # it is of another model

@@ -15,8 +15,8 @@ from metrix.data import Catalogue, Dataset, Part
 from metrix.data.catalogue import UNSPLIT
 from metrix.data.layouts.vectors import NAME, name_vectors, read_vectors
 from metrix.errors import DataError, InvalidInput
-from metrix.runs.encoder import BATCH, ImageEncoder
-from metrix.runs.image_lists import ImageList
+from metrix.retrieve.encoder import BATCH, ImageEncoder
+from metrix.retrieve.image_lists import ImageList
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import LABEL
 from metrix.search.items import RESERVED

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from metrix.data import Broken
 from metrix.data.vector_files import read_embeddings
 from metrix.errors import InvalidInput
-from metrix.runs.encoder import ImageEncoder, fingerprint
-from metrix.runs.engine_choice import open_query_engine
-from metrix.runs.image_lists import join_id, list_images, split_id
+from metrix.retrieve.encoder import ImageEncoder, fingerprint
+from metrix.retrieve.engine_choice import open_query_engine
+from metrix.retrieve.image_lists import join_id, list_images, split_id
+from metrix.retrieve.vector_lists import embed_vector_files, refuse_root
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
-from metrix.runs.vector_lists import embed_vector_files, refuse_root
 from metrix.search import Found, Index
-from metrix.search.manifest import VectorEngine
+from metrix.search.description import VectorEngine
 from metrix.train.batches import Report, ignore_report
 
 
@@ -38,14 +38,14 @@ class Queries:
 
 def open_model(index: Index, run: Path | None = None, report: Report = ignore_report) -> TrainedModel:
     """The run that an index was built with, or the given one, after checking that it is the same model."""
-    made_by = index.manifest.model
+    made_by = index.description.model
     place = run if run is not None else None if made_by is None or made_by.run is None else Path(made_by.run)
     if place is None:
         raise InvalidInput("run: expected the run that made the vectors of this index, got none; give --run RUN")
     if run is None and not place.is_dir():
         raise InvalidInput(f"run: expected {place}, which the index was built with, got nothing there; give --run RUN")
     model = open_run(place, report)
-    index.require_model(fingerprint(model, index.manifest.data))
+    index.require_model(fingerprint(model, index.description.data))
     return model
 
 
@@ -55,8 +55,8 @@ def open_encoder(index: Index, run: Path | None = None, report: Report = ignore_
     That engine is used where its vectors differ from the exact ones by more than rounding.
     """
     model = open_model(index, run, report)
-    used = VectorEngine() if index.manifest.model is None else index.manifest.model.engine
-    return ImageEncoder(model, index.manifest.data, open_query_engine(used, model))
+    used = VectorEngine() if index.description.model is None else index.description.model.engine
+    return ImageEncoder(model, index.description.data, open_query_engine(used, model))
 
 
 def embed_queries(
@@ -91,7 +91,7 @@ def embed_queries(
 def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
     """Items of the index to search with; each is left out of its own answer."""
     items = index.get(list(ids))
-    root = index.manifest.root
+    root = index.description.root
     files = tuple(None if root is None else Path(root) / split_id(one)[0] for one in ids)
     return Queries(tuple(ids), items.vectors, tuple(ids), files)
 
@@ -134,9 +134,9 @@ def search_queries(
 
 def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
     """The similarity above which two images are the same thing: the index's, or the run's."""
-    stored = index.manifest.threshold or (None if model is None else read_threshold(model))
+    stored = index.description.threshold or (None if model is None else read_threshold(model))
     if stored is None:
-        run = "RUN" if index.manifest.model is None else index.manifest.model.run
+        run = "RUN" if index.description.model is None else index.description.model.run
         raise InvalidInput(
             f"--same: expected a stored threshold, got none; measure one: metrix threshold {run} --precision 0.99"
         )
@@ -145,7 +145,7 @@ def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
 
 def _ids_in(index: Index, files: Sequence[str]) -> tuple[Any, ...]:
     """The id of each file, or part of a file, that is in the index, None for others."""
-    root = index.manifest.root
+    root = index.description.root
     if root is None:
         return (None,) * len(files)
     names = [os.path.relpath(file, root).replace(os.sep, "/") for file in files]

@@ -19,23 +19,23 @@ from metrix.errors import DataError, InvalidInput
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
 from metrix.model.engines import AUTO, TORCH, Engine
-from metrix.runs.embedding_blocks import EmbeddingBlocks
-from metrix.runs.encoder import fingerprint, short_side
-from metrix.runs.engine_choice import (
+from metrix.retrieve.encoder import fingerprint, short_side
+from metrix.retrieve.engine_choice import (
     ChosenEngine,
     WantedEngine,
     agree_on_engine,
     read_engine,
     reopen_engine,
 )
-from metrix.runs.image_lists import ImageList, list_images, split_id
+from metrix.retrieve.image_lists import ImageList, list_images, split_id
+from metrix.retrieve.vector_lists import list_vectors, refuse_root
+from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel
-from metrix.runs.vector_lists import list_vectors, refuse_root
 from metrix.search import Index, Items, Settings
+from metrix.search.description import VectorEngine
 from metrix.search.generations import require_index_folder
 from metrix.search.items import together
-from metrix.search.manifest import VectorEngine
 
 BLOCKS_AT_ONCE = 32  # of embeddings, that are put into the index together
 
@@ -120,13 +120,13 @@ def add_images(
     through the engine that the index was built with; another one than `auto` must be the same.
     """
     index = Index.open(output)
-    root = index.manifest.root
-    index.require_model(fingerprint(model, index.manifest.data))
+    root = index.description.root
+    index.require_model(fingerprint(model, index.description.data))
     if root is None and not model.embedder.takes_vectors:
-        raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.manifest.data}")
+        raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.description.data}")
     wanted = _same_engine(index, model, engine)
     below = None if root is None else Path(root)
-    follow_links = index.manifest.follow_links
+    follow_links = index.description.follow_links
     given = list_for_model(model, images, below, max_bad=max_bad, follow_links=follow_links, check=False)
     with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
         items = together(list(lots))
@@ -137,7 +137,7 @@ def add_images(
 
 def _same_engine(index: Index, model: TrainedModel, engine: str) -> WantedEngine:
     """The engine that an index was built with; an error if the user wants another one."""
-    used = VectorEngine() if index.manifest.model is None else index.manifest.model.engine
+    used = VectorEngine() if index.description.model is None else index.description.model.engine
     if engine != AUTO and read_engine(engine, model).name != used.name:
         raise InvalidInput(
             f"--engine: expected {used.file or used.name}, which made the vectors of {index.folder}, got "
@@ -244,12 +244,12 @@ def image_file(index: Index, one: str) -> Path:
     Raises:
         InvalidInput: the index is not of files, or the file is outside its root.
     """
-    root = index.manifest.root
+    root = index.description.root
     if root is None:
-        raise InvalidInput(f"{one}: expected an index of image files, got one of {index.manifest.data or 'vectors'}")
+        raise InvalidInput(f"{one}: expected an index of image files, got one of {index.description.data or 'vectors'}")
     name = split_id(one)[0]
     path = (Path(root) / name).resolve()
-    below = not leaves_root(name) if index.manifest.follow_links else path.is_relative_to(Path(root).resolve())
+    below = not leaves_root(name) if index.description.follow_links else path.is_relative_to(Path(root).resolve())
     if not below:
         raise InvalidInput(f"{one}: expected a path below {root}")
     return path
@@ -260,8 +260,8 @@ def read_item_image(index: Index, one: str) -> NDArray[np.uint8]:
     from metrix.data import load_image
     from metrix.data.glyphs import load
 
-    if index.manifest.data is not None:
-        catalogue = load(index.manifest.data)
+    if index.description.data is not None:
+        catalogue = load(index.description.data)
         pixels: Any = catalogue.pixels
         found: NDArray[np.uint8] = pixels[catalogue.paths.index(one)]
         return found

@@ -11,10 +11,10 @@ import torch
 
 from metrix.errors import InvalidInput, MetrixWarning, ModelError
 from metrix.model import engines
-from metrix.runs import engine_choice
-from metrix.runs.encoder import ImageEncoder
-from metrix.runs.indexing import add_images, index_images
-from metrix.runs.queries import embed_queries, open_encoder
+from metrix.retrieve import engine_choice
+from metrix.retrieve.encoder import ImageEncoder
+from metrix.retrieve.indexing import add_images, index_images
+from metrix.retrieve.queries import embed_queries, open_encoder
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
 from tests.photos import draw_photo, write_photos
@@ -53,10 +53,10 @@ def test_an_engine_that_is_exact_up_to_rounding_is_stored_and_queries_are_exact(
     model = open_run(run)
     exact = index_images(model, [photos], tmp_path / "torch.index")
     done = index_images(model, [photos], tmp_path / "onnx.index", engine="onnx")
-    assert exact.index.manifest.model is not None
-    assert done.index.manifest.model is not None
-    assert exact.index.manifest.model.engine.model_dump(exclude_none=True) == {"name": "torch"}
-    used = done.index.manifest.model.engine
+    assert exact.index.description.model is not None
+    assert done.index.description.model is not None
+    assert exact.index.description.model.engine.model_dump(exclude_none=True) == {"name": "torch"}
+    used = done.index.description.model.engine
     assert used.name == "onnx"
     assert used.is_exact
     assert used.largest_difference is not None
@@ -78,9 +78,9 @@ def test_queries_and_additions_go_through_the_engine_of_the_index(
 ) -> None:
     model = open_run(run)
     index = index_images(model, [photos], tmp_path / "p.index", engine="bf16").index
-    assert index.manifest.model is not None
-    assert index.manifest.model.engine.name == "bf16"
-    assert not index.manifest.model.engine.is_exact
+    assert index.description.model is not None
+    assert index.description.model.engine.name == "bf16"
+    assert not index.description.model.engine.is_exact
     assert max(inexact) == 4
     query = photos / "kind 1" / "2.jpg"
 
@@ -142,9 +142,9 @@ def test_an_interrupted_build_keeps_the_engine_of_the_first(
         index_images(open_run(run, interrupt), [photos], tmp_path / "p.index", engine="auto")
     done = index_images(open_run(run), [photos], tmp_path / "p.index", engine="auto")
     assert chosen == [16]
-    assert done.index.manifest.model is not None
-    assert done.index.manifest.model.engine.name == "bf16"
-    assert not done.index.manifest.model.engine.is_exact  # nothing was measured
+    assert done.index.description.model is not None
+    assert done.index.description.model.engine.name == "bf16"
+    assert not done.index.description.model.engine.is_exact  # nothing was measured
 
 
 def test_engines_are_compared_on_images_that_can_be_read(

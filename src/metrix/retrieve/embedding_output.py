@@ -22,10 +22,10 @@ from metrix.errors import InvalidInput
 from metrix.files import describe_failure, remove_abandoned
 from metrix.messages import first_few
 from metrix.model.engines import AUTO, TORCH
+from metrix.retrieve.engine_choice import agree_on_engine, describe_engine, key_of_engine, read_engine
+from metrix.retrieve.image_lists import ImageList
+from metrix.retrieve.indexing import list_for_model
 from metrix.runs.embedding_blocks import EmbeddingBlocks
-from metrix.runs.engine_choice import agree_on_engine, describe_engine, key_of_engine, read_engine
-from metrix.runs.image_lists import ImageList
-from metrix.runs.indexing import list_for_model
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 

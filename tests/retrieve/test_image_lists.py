@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrix.errors import DataError, InvalidInput
-from metrix.runs.image_lists import list_images
+from metrix.retrieve.image_lists import list_images
 from tests.photos import draw_photo, write_photos
 
 
@@ -199,14 +199,14 @@ def test_the_file_of_an_item_behind_a_link(tmp_path: Path) -> None:
     from types import SimpleNamespace
     from typing import Any
 
-    from metrix.runs.indexing import image_file
+    from metrix.retrieve.indexing import image_file
 
     photos = write_photos(tmp_path / "photos", 1, 1)
     draw_photo(3, 0).save(tmp_path / "x.png")
     (photos / "link.png").symlink_to(tmp_path / "x.png")
 
     def index(follow_links: bool) -> Any:
-        return SimpleNamespace(manifest=SimpleNamespace(root=str(photos), data=None, follow_links=follow_links))
+        return SimpleNamespace(description=SimpleNamespace(root=str(photos), data=None, follow_links=follow_links))
 
     assert image_file(index(True), "link.png") == (tmp_path / "x.png").resolve()
     for opened, name in ((index(False), "link.png"), (index(True), "../x.png"), (index(True), "/etc/hostname")):

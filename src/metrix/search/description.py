@@ -1,6 +1,6 @@
-"""The manifest of an index in a folder: which model made its vectors, and where they are.
+"""The description of an index in a folder: which model made its vectors, and where they are.
 
-`manifest.json` is replaced in one step, so it always points to a complete generation of files.
+`description.json` is replaced in one step, so it always points to a complete generation of files.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from metrix.errors import DataError, InvalidInput
 from metrix.files import write_json
 
 FORMAT = "metrix.index"
-VERSION = 2
-FILE = "manifest.json"
+VERSION = 3
+FILE = "description.json"
 ROUNDING = 1e-6  # below 1, of the cosines of vectors that only differ by rounding
 
 
@@ -83,13 +83,13 @@ class Threshold(_Strict):
     far: float
 
 
-class Manifest(_Strict):
+class Description(_Strict):
     """What an index says of itself."""
 
     format: str = FORMAT
     version: int = VERSION
     generation: int = Field(default=1, ge=1)
-    engine: Literal["faiss", "milvus"] = "faiss"
+    store: Literal["faiss", "milvus"] = "faiss"
     kind: Literal["exact", "hnsw", "ivf"] = "exact"
     place: dict[str, str | int] = {}  # files, or address and collection
     dim: int = Field(ge=1)
@@ -118,14 +118,18 @@ class Manifest(_Strict):
         return place
 
     def write(self, folder: Path) -> None:
-        """Replace the manifest of a folder, in one step."""
+        """Replace the description of a folder, in one step."""
         write_json(folder / FILE, self.model_dump())
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder; anything but a sound one is one clear error."""
+    def read(cls, folder: Path) -> Description:
+        """The description of a folder; anything but a sound one is one clear error."""
         path = folder / FILE
         if not path.is_file():
+            if (folder / "manifest.json").is_file():
+                raise DataError(
+                    f"{folder}: expected an index of version {VERSION}, got an earlier one; build the index anew"
+                )
             what = "a folder without one" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
             raise DataError(f"{folder}: expected an index, a folder with {FILE}, got {what}; build one: metrix index")
         try:
@@ -133,7 +137,7 @@ class Manifest(_Strict):
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: expected JSON, got a damaged file ({error}); build the index anew") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise DataError(f"{path}: expected the manifest of an index (format {FORMAT!r}), got something else")
+            raise DataError(f"{path}: expected the description of an index (format {FORMAT!r}), got something else")
         if content.get("version") != VERSION:
             raise DataError(
                 f"{path}: expected version {VERSION}, got {content.get('version')!r}; build the index anew, or use the "
@@ -144,4 +148,6 @@ class Manifest(_Strict):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise DataError(f"{path}: {where}: {first['msg']}; the manifest is damaged, build the index anew") from None
+            raise DataError(
+                f"{path}: {where}: {first['msg']}; the description is damaged, build the index anew"
+            ) from None

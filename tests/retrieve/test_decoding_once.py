@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from metrix.errors import DataError
+from metrix.retrieve.encoder import ImageEncoder
+from metrix.retrieve.image_lists import list_images
+from metrix.retrieve.indexing import add_images, index_images
+from metrix.retrieve.queries import embed_queries
 from metrix.runs import embedding_blocks
-from metrix.runs.encoder import ImageEncoder
-from metrix.runs.image_lists import list_images
-from metrix.runs.indexing import add_images, index_images
-from metrix.runs.queries import embed_queries
 from metrix.runs.trained_model import open_run
 from metrix.search import Index
 from tests.photos import draw_photo, write_photos
@@ -27,7 +27,7 @@ BROKEN = ("kind 0/0.jpg", "kind 0/4.jpg", "kind 0/5.jpg", "kind 1/0.jpg", "kind 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 4: the second of the photos has no image that can be read."""
     monkeypatch.setattr(embedding_blocks, "BLOCK", 4)
-    monkeypatch.setattr("metrix.runs.indexing.BLOCKS_AT_ONCE", 1)
+    monkeypatch.setattr("metrix.retrieve.indexing.BLOCKS_AT_ONCE", 1)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_first_build_decodes_each_image_once(run: Path, photos: Path, tmp_path
     assert len(decoded) == 18
     assert set(decoded.values()) == {1}
     names = [f"kind {c}/{n}.jpg" for c in range(3) for n in range(6) if f"kind {c}/{n}.jpg" not in BROKEN]
-    assert (done.images, len(done.index), done.index.manifest.skipped) == (12, 12, 6)
+    assert (done.images, len(done.index), done.index.description.skipped) == (12, 12, 6)
     assert [one.path for one in done.skipped] == list(BROKEN)
     assert done.skipped == list_images([photos]).skipped
     found = everything(done.index)
@@ -145,7 +145,7 @@ def test_a_folder_without_a_sound_image_is_refused(run: Path, tmp_path: Path) ->
     for max_bad in (None, 2):
         with pytest.raises(DataError, match=r"expected images, got none that can be read: kind 0/0\.jpg"):
             index_images(open_run(run), [photos], tmp_path / "p.index", max_bad=max_bad)
-    assert not (tmp_path / "p.index" / "manifest.json").exists()
+    assert not (tmp_path / "p.index" / "description.json").exists()
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
@@ -167,7 +167,7 @@ def test_an_interrupted_build_resumes_to_the_same_index(
     assert sum(decoded.values()) == 18 - 4 * after  # of the blocks that were kept, none again
     assert everything(done.index) == everything(whole.index)
     assert done.skipped == whole.skipped
-    assert done.index.manifest.skipped == 6
+    assert done.index.description.skipped == 6
     assert not list(target.glob(".embedding-*"))
 
 
