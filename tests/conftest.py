@@ -76,7 +76,7 @@ def other_run(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def indexed(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `photos` and `photos.index`, the index of them."""
-    from metrix.runs.indexing import index_images
+    from metrix.retrieve.indexing import index_images
     from metrix.runs.trained_model import open_run
 
     folder = tmp_path_factory.mktemp("indexed")
