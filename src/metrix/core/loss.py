@@ -7,7 +7,7 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -31,6 +31,7 @@ from metrix.core.generic import (
 from metrix.core.labels import as_labels
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
+from metrix.core.spaces import Space
 from metrix.core.tensors import as_tensor
 from metrix.core.validation import check_labels, refuse_indices, unit, warn_unusable
 from metrix.errors import InvalidInput, ShapeError, check_flag, describe_value
@@ -184,11 +185,13 @@ class LossEntry(Choice):
             `generator` come from the data, the model and the run.
         own_lr: learning rate of its own parameters; None: 100 times the head's.
         needs_pairs: whether it needs several images of a class in a batch.
+        space: what `metrix tune` searches by default, by configuration key.
     """
 
     make: type[nn.Module]
     own_lr: float | None = None
     needs_pairs: bool = True
+    space: Space = field(default_factory=dict)
 
     @property
     def takes_mixup(self) -> bool:

@@ -21,6 +21,7 @@ from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.settings import check_generator, check_weight
+from metrix.core.spaces import LogUniform, OneOf
 from metrix.core.split_model import AnyModel, SplitModel, check_model
 from metrix.core.target import InterpolatedTarget, build_target
 from metrix.errors import InvalidInput, MetrixWarning, check_flag, check_integer
@@ -288,4 +289,10 @@ METRIX = Method(
     pairs=tuple(PAIR_KINDS),
     usual_loss="contrastive",
     defaults={"mixup": ("feature",), "pairs": ("pos-neg", "anc-neg"), "strength": 0.4, "alpha": 2.0},
+    space={
+        "strength": LogUniform(0.1, 1.6),
+        "alpha": LogUniform(0.5, 4.0),
+        "pairs": OneOf((("pos-neg", "anc-neg"), ("pos-neg",), ("anc-neg",))),
+        "lam_per": OneOf(("pair", "batch")),
+    },
 )

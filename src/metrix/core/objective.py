@@ -17,6 +17,7 @@ from metrix.core.loss import AnyLabels, Loss
 from metrix.core.memory import CrossBatchMemory
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
+from metrix.core.spaces import Space
 from metrix.core.split_model import AnyModel, check_model, is_split
 from metrix.core.tensors import as_tensor
 from metrix.core.validation import at_least_float32, refuse_indices, unit
@@ -258,6 +259,7 @@ class Method(Choice):
         usual_loss: the loss it has in the paper's comparison.
         defaults: settings whose defaults are its own.
         fixed: settings that cannot be changed, and why.
+        space: what `metrix tune` searches by default, by configuration key.
     """
 
     build: Callable[[nn.Module, MixingSettings, torch.Generator | None], Objective]
@@ -267,6 +269,7 @@ class Method(Choice):
     usual_loss: str
     defaults: Mapping[str, Any]
     fixed: Mapping[str, str] = field(default_factory=dict)
+    space: Space = field(default_factory=dict)
 
 
 # Why some methods have no strength.

@@ -45,6 +45,7 @@ from metrix.core.relations import GradedLabels
 from metrix.core.sets import Sets
 from metrix.core.settings import check_margin, check_scale
 from metrix.core.softmax_losses import check_angle, random_proxies
+from metrix.core.spaces import PROXY_RATES, LogUniform, Uniform, WholeNumber
 from metrix.core.validation import check_labels, unit
 from metrix.errors import InvalidInput, check_integer, check_name, check_number
 
@@ -215,14 +216,33 @@ class PotentialField(Loss):
 
 
 PAIR_LOSSES: dict[str, LossEntry] = by_name(
-    LossEntry("circle", "pairs weighted by how far they are from their optimum", "Sun et al., CVPR 2020", Circle),
-    LossEntry("supcon", "the mean of positives against all in a softmax", "Khosla et al., NeurIPS 2020", SupCon),
-    LossEntry("nt-xent", "each positive against all negatives in a softmax", "Sohn, NIPS 2016", NTXent),
+    LossEntry(
+        "circle",
+        "pairs weighted by how far they are from their optimum",
+        "Sun et al., CVPR 2020",
+        Circle,
+        space={"margin": Uniform(0.1, 0.7), "gamma": LogUniform(16.0, 256.0)},
+    ),
+    LossEntry(
+        "supcon",
+        "the mean of positives against all in a softmax",
+        "Khosla et al., NeurIPS 2020",
+        SupCon,
+        space={"temperature": LogUniform(0.03, 0.5)},
+    ),
+    LossEntry(
+        "nt-xent",
+        "each positive against all negatives in a softmax",
+        "Sohn, NIPS 2016",
+        NTXent,
+        space={"temperature": LogUniform(0.03, 0.5)},
+    ),
     LossEntry(
         "tuplet-margin",
         "NT-Xent with slack on the angle to the positive",
         "Yu and Tao, ICCV 2019",
         TupletMargin,
+        space={"margin": Uniform(0.0, 0.5), "scale": LogUniform(8.0, 128.0)},
     ),
     LossEntry(
         "potential-field",
@@ -230,5 +250,11 @@ PAIR_LOSSES: dict[str, LossEntry] = by_name(
         "Bhatnagar and Ahuja, CVPR 2025",
         PotentialField,
         needs_pairs=False,
+        space={
+            "radius": LogUniform(0.05, 1.0),
+            "decay": LogUniform(1.0, 8.0),
+            "centers": WholeNumber(1, 5),
+            "proxy_lr": PROXY_RATES,
+        },
     ),
 )

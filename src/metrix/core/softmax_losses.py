@@ -27,6 +27,7 @@ from metrix.core.functions import ArcExponential, Exponential, Log, softplus
 from metrix.core.generic import Function, Row
 from metrix.core.loss import LossEntry, ProxyCandidateLoss, Sort
 from metrix.core.settings import check_margin, check_scale, make_room
+from metrix.core.spaces import PROXY_RATES, LogUniform, Uniform, WholeNumber
 from metrix.core.table1 import nca_row
 from metrix.errors import InvalidInput, check_number
 
@@ -157,6 +158,7 @@ SOFTMAX_LOSSES: dict[str, LossEntry] = by_name(
         "Zhai and Wu, BMVC 2019",
         NormalizedSoftmax,
         needs_pairs=False,
+        space={"temperature": LogUniform(0.02, 0.5), "proxy_lr": PROXY_RATES},
     ),
     LossEntry(
         "cosface",
@@ -164,6 +166,7 @@ SOFTMAX_LOSSES: dict[str, LossEntry] = by_name(
         "Wang et al., CVPR 2018",
         CosFace,
         needs_pairs=False,
+        space={"margin": Uniform(0.0, 0.6), "scale": LogUniform(8.0, 128.0), "proxy_lr": PROXY_RATES},
     ),
     LossEntry(
         "arcface",
@@ -171,6 +174,7 @@ SOFTMAX_LOSSES: dict[str, LossEntry] = by_name(
         "Deng et al., CVPR 2019",
         ArcFace,
         needs_pairs=False,
+        space={"margin": Uniform(0.0, 0.6), "scale": LogUniform(8.0, 128.0), "proxy_lr": PROXY_RATES},
     ),
     LossEntry(
         "subcenter-arcface",
@@ -178,5 +182,11 @@ SOFTMAX_LOSSES: dict[str, LossEntry] = by_name(
         "Deng et al., ECCV 2020",
         SubCenterArcFace,
         needs_pairs=False,
+        space={
+            "margin": Uniform(0.0, 0.6),
+            "scale": LogUniform(8.0, 128.0),
+            "proxy_lr": PROXY_RATES,
+            "centers": WholeNumber(2, 5),
+        },
     ),
 )

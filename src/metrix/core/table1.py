@@ -26,6 +26,7 @@ from metrix.core.functions import Exponential, Hinge, Log, Log1p, Shortfall, ide
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
 from metrix.core.settings import check_margin, check_scale, make_room
+from metrix.core.spaces import PROXY_RATES, LogUniform, OneOf, Uniform
 from metrix.errors import check_flag, check_name
 
 __all__ = [
@@ -257,30 +258,52 @@ def small_proxies(num_classes: int, dim: int) -> torch.Tensor:
 
 TABLE1: dict[str, LossEntry] = by_name(
     LossEntry(
-        "contrastive", "positives attract, negatives repel within a margin", "Hadsell et al., CVPR 2006", Contrastive
+        "contrastive",
+        "positives attract, negatives repel within a margin",
+        "Hadsell et al., CVPR 2006",
+        Contrastive,
+        space={"margin": Uniform(0.1, 0.9), "reduction": OneOf(("sum", "mean_nonzero"))},
     ),
     LossEntry(
         "lifted-structure",
         "a hinge on soft extremes of positives and negatives",
         "Hermans et al., 2017",
         LiftedStructure,
+        space={"margin": Uniform(0.2, 2.0)},
     ),
     LossEntry(
-        "binomial-deviance", "soft thresholds on positives and negatives", "Yi et al., ICPR 2014", BinomialDeviance
+        "binomial-deviance",
+        "soft thresholds on positives and negatives",
+        "Yi et al., ICPR 2014",
+        BinomialDeviance,
+        space={"beta": LogUniform(0.5, 10.0), "gamma": LogUniform(5.0, 100.0), "margin": Uniform(0.1, 0.9)},
     ),
     LossEntry(
         "multi-similarity",
         "soft thresholds, each pair weighted against the others",
         "Wang et al., CVPR 2019",
         MultiSimilarity,
+        space={"beta": LogUniform(1.0, 40.0), "gamma": LogUniform(20.0, 100.0), "margin": Uniform(0.1, 0.9)},
     ),
-    LossEntry("nca", "positives against negatives in a softmax", "Goldberger et al., NIPS 2004", NCA),
+    LossEntry(
+        "nca",
+        "positives against negatives in a softmax",
+        "Goldberger et al., NIPS 2004",
+        NCA,
+        space={"temperature": LogUniform(0.03, 1.0)},
+    ),
     LossEntry(
         "proxy-anchor",
         "multi-similarity with a learnt proxy per class as the anchor",
         "Kim et al., CVPR 2020",
         ProxyAnchor,
         needs_pairs=False,
+        space={
+            "beta": LogUniform(8.0, 64.0),
+            "gamma": LogUniform(8.0, 64.0),
+            "margin": Uniform(0.0, 0.5),
+            "proxy_lr": PROXY_RATES,
+        },
     ),
     LossEntry(
         "proxy-nca",
@@ -288,6 +311,7 @@ TABLE1: dict[str, LossEntry] = by_name(
         "Movshovitz-Attias et al., ICCV 2017",
         ProxyNCA,
         needs_pairs=False,
+        space={"temperature": LogUniform(0.03, 1.0), "proxy_lr": PROXY_RATES},
     ),
     LossEntry(
         "proxy-nca++",
@@ -295,5 +319,6 @@ TABLE1: dict[str, LossEntry] = by_name(
         "Teh et al., ECCV 2020",
         ProxyNCAPlusPlus,
         needs_pairs=False,
+        space={"temperature": LogUniform(0.03, 1.0), "proxy_lr": PROXY_RATES},
     ),
 )

@@ -18,23 +18,32 @@ from metrix.core.baselines.soft_triple import SoftTriple
 from metrix.core.baselines.triplet import Triplet
 from metrix.core.choices import by_name
 from metrix.core.loss import LossEntry
+from metrix.core.spaces import LogUniform, OneOf, Uniform, WholeNumber
 
 __all__ = ["EPSHN", "Margin", "RecallAtK", "SoftTriple", "Triplet"]
 
 BASELINES: dict[str, LossEntry] = by_name(
-    LossEntry("triplet", "a hinge on triplets with semi-hard negatives", "Schroff et al., CVPR 2015", Triplet),
+    LossEntry(
+        "triplet",
+        "a hinge on triplets with semi-hard negatives",
+        "Schroff et al., CVPR 2015",
+        Triplet,
+        space={"margin": LogUniform(0.05, 0.5), "mining": OneOf(("semi-hard", "all"))},
+    ),
     LossEntry(
         "margin",
         "hinges on both sides of a learnt boundary, negatives drawn by distance",
         "Wu et al., ICCV 2017",
         Margin,
         own_lr=5e-4,
+        space={"margin": Uniform(0.05, 0.4), "beta": Uniform(0.6, 1.4)},
     ),
     LossEntry(
         "epshn",
         "the easiest positive against a semi-hard negative in a softmax",
         "Xuan et al., WACV 2020",
         EPSHN,
+        space={"temperature": LogUniform(0.03, 0.5)},
     ),
     LossEntry(
         "soft-triple",
@@ -43,6 +52,19 @@ BASELINES: dict[str, LossEntry] = by_name(
         SoftTriple,
         own_lr=1e-2,
         needs_pairs=False,
+        space={
+            "la": LogUniform(5.0, 40.0),
+            "gamma": LogUniform(0.03, 0.3),
+            "margin": Uniform(0.0, 0.1),
+            "centers": WholeNumber(2, 10),
+            "proxy_lr": LogUniform(1e-3, 0.1),
+        },
     ),
-    LossEntry("recall-at-k", "1 - Recall@k with smooth ranks, for large batches", "Patel et al., CVPR 2022", RecallAtK),
+    LossEntry(
+        "recall-at-k",
+        "1 - Recall@k with smooth ranks, for large batches",
+        "Patel et al., CVPR 2022",
+        RecallAtK,
+        space={"temperature": LogUniform(0.005, 0.5)},
+    ),
 )

@@ -31,6 +31,7 @@ from metrix.core.objective import Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
 from metrix.core.settings import check_generator, check_scale, check_weight
+from metrix.core.spaces import LogUniform
 from metrix.core.split_model import AnyModel, SplitModel
 from metrix.errors import InvalidInput, check_integer, check_name
 
@@ -199,5 +200,10 @@ IMIX = Method(
     fixed={
         "pairs": "an anchor is mixed with one negative",
         "hard_negatives": "the negative is drawn from all of them",
+    },
+    space={
+        "strength": LogUniform(0.1, 1.6),
+        "alpha": LogUniform(0.3, 4.0),
+        "instance_temperature": LogUniform(0.05, 0.5),
     },
 )

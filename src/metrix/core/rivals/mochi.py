@@ -29,6 +29,7 @@ from metrix.core.pairs import PAIR_KINDS, MixingPairs, mixing_pairs, rows_of
 from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.sets import Sets
 from metrix.core.settings import check_generator
+from metrix.core.spaces import LogUniform
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
 from metrix.errors import InvalidInput, check_integer
@@ -142,4 +143,5 @@ MOCHI = Method(
     usual_loss="contrastive",
     defaults={"mixup": ("embed",), "pairs": KINDS, "strength": 1.0, "alpha": 1.0},
     fixed={"strength": ONE_LOSS},
+    space={"alpha": LogUniform(0.3, 4.0)},
 )

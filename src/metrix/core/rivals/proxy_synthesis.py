@@ -23,6 +23,7 @@ from metrix.core.loss import ProxyLoss
 from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_proxy_loss, draw_partners
 from metrix.core.settings import check_generator
+from metrix.core.spaces import LogUniform
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import unit
 from metrix.errors import check_number
@@ -133,4 +134,5 @@ PROXY_SYNTHESIS = Method(
         "pairs": "which pairs occur follows from the classes that are mixed",
         "hard_negatives": "the partner is drawn from all examples of other classes",
     },
+    space={"alpha": LogUniform(0.1, 2.0)},
 )

@@ -20,6 +20,7 @@ from metrix.core.loss import Loss
 from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
 from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.settings import check_generator
+from metrix.core.spaces import LogUniform
 from metrix.core.split_model import AnyModel
 from metrix.core.validation import check_labels, unit
 
@@ -93,4 +94,5 @@ SIMIX = Method(
         "pairs": "both examples are of one class",
         "hard_negatives": "no negatives are mixed",
     },
+    space={"alpha": LogUniform(0.3, 4.0)},
 )
