@@ -68,7 +68,7 @@ def _plain_step() -> Callable[[], None]:
 def _own_step() -> Callable[[], None]:
     """Build the same step as `metrix train` does: memory kept, network in channels-last order."""
     from metrix import Clean, losses
-    from metrix.train.allocation import keep_freed_memory
+    from metrix.machine.allocation import keep_freed_memory
     from metrix.train.build import build_embedder
 
     torch.set_num_threads(1)

@@ -152,11 +152,11 @@ def test_pretrained_without_a_network_says_so_at_once(monkeypatch: pytest.Monkey
 def test_an_address_that_does_not_answer_counts_as_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    from metrix.model import backbones
+    from metrix.machine import hub
 
-    monkeypatch.setattr(backbones, "NETWORK_PATIENCE", 0.2)
+    monkeypatch.setattr(hub, "NETWORK_PATIENCE", 0.2)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the discard port: refused
-    assert not backbones.network_answers()
+    assert not hub.network_answers()
 
 
 def test_an_endpoint_that_refuses_the_request_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_an_endpoint_that_refuses_the_request_still_answers(monkeypatch: pytest.
 
     from huggingface_hub import constants
 
-    from metrix.model import backbones
+    from metrix.machine import hub
 
     class Refusing(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -181,7 +181,7 @@ def test_an_endpoint_that_refuses_the_request_still_answers(monkeypatch: pytest.
     thread.start()
     try:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        assert backbones.network_answers()
+        assert hub.network_answers()
     finally:
         server.shutdown()
         thread.join()

@@ -14,9 +14,9 @@ from metrix.data import Part
 from metrix.errors import InvalidInput
 from metrix.train import Config, checkpoint, train
 from metrix.train.batches import open_data, select_training_part
+from metrix.train.build import learning_rate_factor
 from metrix.train.checkpoint import Progress
 from metrix.train.run_folder import RunFolder
-from metrix.train.schedule import learning_rate_factor
 from metrix.train.watching import Watcher
 
 

@@ -189,7 +189,7 @@ def geometry_command(
     from metrix.runs.evaluation import embed_examples, read_examples
     from metrix.runs.output import make_output_folder
     from metrix.runs.trained_model import open_run
-    from metrix.train.vectors import name_examples
+    from metrix.train.network import name_examples
 
     check_one_source(run, embeddings)
     model = None

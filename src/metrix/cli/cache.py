@@ -10,7 +10,7 @@ import typer
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from metrix.train.cached_files import Pruned
+    from metrix.machine.caches import Pruned
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 LISTED = 20  # entries to list; --json lists all
@@ -38,7 +38,7 @@ def show_command(json_output: Json = False) -> None:
 
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.next_steps import print_next
-    from metrix.train.cached_files import KINDS, summarise_cache
+    from metrix.machine.caches import KINDS, summarise_cache
 
     found = summarise_cache()
     if json_output:
@@ -84,7 +84,7 @@ def prune_command(
     """
     import json
 
-    from metrix.train.cached_files import prune_cache
+    from metrix.machine.caches import prune_cache
 
     if not everything and unused is None and max_size is None:
         raise InvalidInput("cache prune: expected --unused DAYS, --max-size SIZE or --all, got none of them")

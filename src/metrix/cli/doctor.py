@@ -26,7 +26,7 @@ def doctor_command(
     import json
 
     from metrix.cli.terminal.console import Console
-    from metrix.train.machine import describe_machine
+    from metrix.machine.doctor import describe_machine
 
     if json_output:
         found = describe_machine(quick=quick)

@@ -46,7 +46,7 @@ def export_command(
     from metrix.runs.hub_folder import export_hub
     from metrix.runs.model_export import export_onnx, export_torch
     from metrix.runs.trained_model import open_run
-    from metrix.train.vectors import name_examples
+    from metrix.train.network import name_examples
 
     if onnx is None and torch_export is None and hub is None:
         raise InvalidInput("expected --onnx FILE.onnx, --torch-export FILE.pt2 or --hub FOLDER, got none of them")

@@ -106,7 +106,7 @@ def train_command(
 def _suggest(run: Path, config: Config) -> None:
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.train.data_place import path_of
-    from metrix.train.vectors import name_examples
+    from metrix.train.network import name_examples
 
     data, examples = path_of(config.data.data) or config.data.data, name_examples(config)
     shown = "a page with curves, measures" + (" and retrieved images" if examples == "images" else " and maps")
@@ -139,8 +139,8 @@ def _choose_settings(data: str | None, preset: str | None, config: Path | None, 
     """Take the settings of a preset, a YAML file or the defaults, and override them by flags."""
     from metrix.errors import InvalidInput
     from metrix.train.config import Config, read_config
+    from metrix.train.network import with_usual_weights
     from metrix.train.presets import preset as settings_of
-    from metrix.train.starting import with_usual_weights
 
     if preset is not None and config is not None:
         raise InvalidInput(

@@ -7,9 +7,6 @@ A backbone is a module with `forward_features(x)`; its classifier is removed.
 from __future__ import annotations
 
 import difflib
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.errors import ChoiceError, ModelError
+from metrix.machine.hub import network_answers
 from metrix.model.glyphs_cnn import GlyphsCNN
 from metrix.model.mlp import MLP_BACKBONE, VectorLayers
 from metrix.model.stages import Anatomy, examine
@@ -29,7 +27,6 @@ from metrix.model.weights import LITE_BACKBONES, lite_weight_file, load_into, re
 GLYPHS_CNN = "glyphs-cnn"
 RESNET50_V1 = "resnet50_v1"
 PRETRAINED = "pretrained"
-NETWORK_PATIENCE = 5.0  # seconds to wait for an answer from the hub
 EXAMINED_SIZE = 96  # pixels; enough for every stride, used if the backbone takes images of any size
 
 
@@ -237,29 +234,6 @@ def _find_channels(module: nn.Module, output: torch.Size) -> tuple[int, bool]:
         return output[fits[0]], fits[0] == 3
     channels_last = str(getattr(module, "output_fmt", "NCHW")).endswith("NHWC")
     return output[3 if channels_last else 1], channels_last
-
-
-def network_answers() -> bool:
-    """Whether the hub answers within seconds; its own client would retry for most of a minute."""
-    from huggingface_hub import constants
-
-    answered = threading.Event()
-
-    def ask() -> None:
-        try:
-            with urllib.request.urlopen(  # nosec B310 - the address of the hub
-                urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=NETWORK_PATIENCE
-            ):
-                answered.set()
-        except urllib.error.HTTPError:
-            answered.set()  # an answer, even if the request was refused
-        except (OSError, ValueError):
-            pass
-
-    thread = threading.Thread(target=ask, daemon=True)  # resolving a name may take longer than the timeout
-    thread.start()
-    thread.join(2 * NETWORK_PATIENCE)
-    return answered.is_set()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from metrix.errors import ModelError, unknown_choice
-from metrix.model.bfloat16 import runs_bfloat16
+from metrix.machine.bfloat16 import runs_bfloat16
 from metrix.model.embedder import Embedder
 from metrix.model.export import OnnxSession, build_onnx, require_onnx
 

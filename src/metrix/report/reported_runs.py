@@ -16,8 +16,8 @@ from metrix.runs.evaluation import Evaluation, Examples, embed_examples, evaluat
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.train.batches import Report
 from metrix.train.config import Config
+from metrix.train.network import name_examples
 from metrix.train.run_folder import RunFolder, open_run_folder
-from metrix.train.vectors import name_examples
 
 LONGEST_NAME = 24  # characters that fit beside a curve
 

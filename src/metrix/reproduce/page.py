@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import MetrixError
+from metrix.machine.environment import describe_environment
 from metrix.messages import format_duration
 from metrix.report.page import Block, Page, Section, Text, Tile, Tiles
 from metrix.reproduce import paper
@@ -16,7 +17,6 @@ from metrix.reproduce.grid import Experiment, Grid
 from metrix.reproduce.items import Item, cells_of_items
 from metrix.reproduce.tables import ReproducedTable
 from metrix.train.batches import Report, ignore_report
-from metrix.train.run_folder import describe_environment
 
 NAME = "report.html"
 

@@ -15,7 +15,7 @@ from metrix.runs.evaluation import embed_examples
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Pairs, Threshold, count_pairs
-from metrix.train.vectors import name_examples
+from metrix.train.network import name_examples
 
 FILE = "threshold.json"
 

@@ -40,8 +40,8 @@ from metrix.train.batches import (
 from metrix.train.build import build_embedder
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of
+from metrix.train.network import standardise_vectors, vector_length
 from metrix.train.run_folder import RunFolder, open_run_folder
-from metrix.train.vectors import standardise_vectors, vector_length
 from metrix.train.whitening import whiten_head
 
 PARTS = ("test", "train", "all")

@@ -29,7 +29,7 @@ from metrix.files import describe_failure, warn_not_cached
 from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 from metrix.train.names import LOSSES, MIXUP_TYPES
-from metrix.train.vectors import name_examples
+from metrix.train.network import name_examples
 
 if TYPE_CHECKING:
     from metrix.core.relations import Relation

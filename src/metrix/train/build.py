@@ -1,8 +1,9 @@
-"""Network, loss, objective and optimizer of a configuration."""
+"""Network, loss, objective, optimizer and learning rate of a configuration."""
 
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from metrix.core.table1 import ProxyAnchor
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.model.mlp import MLP_BACKBONE
-from metrix.train.config import Config, LossChoice, Mixing
+from metrix.train.config import Config, LossChoice, Mixing, Training
 from metrix.train.names import LOSSES, METHODS
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
@@ -132,6 +133,15 @@ def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torc
     # Not fused: on the CPU that saves no measurable time, and takes for granted that moments restored from a checkpoint
     # have the memory layout of their (channels-last) parameters.
     return torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=train.weight_decay)
+
+
+def learning_rate_factor(settings: Training, epoch: int, step: int, total_steps: int) -> float:
+    """The factor by which the schedule multiplies all learning rates in a step."""
+    if settings.schedule == "step":
+        return float(settings.decay_by ** (epoch // settings.decay_every))
+    if settings.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * step / total_steps))
+    return 1.0
 
 
 def _group(name: str, parameters: list[nn.Parameter], lr: float) -> dict[str, Any]:

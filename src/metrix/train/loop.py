@@ -16,15 +16,15 @@ from metrix.data.class_relations import describe_relation
 from metrix.data.training_parts import count_answerable
 from metrix.errors import EmbeddingError, InvalidInput
 from metrix.extras import has_extra
-from metrix.model.bfloat16 import prepare_bfloat16
+from metrix.machine.allocation import keep_freed_memory, measure_peak_memory
+from metrix.machine.bfloat16 import prepare_bfloat16
 from metrix.train import checkpoint, distributed
-from metrix.train.allocation import keep_freed_memory
 from metrix.train.batches import ActivationBatches, fit_batch_size, open_data, select_training_part
+from metrix.train.build import learning_rate_factor
 from metrix.train.config import Config, Training
 from metrix.train.continuing import Continuation, describe_finish, plan_continuation
 from metrix.train.data_place import with_absolute_paths
 from metrix.train.distributed import Launch, Team, is_first, report_lost_process, unshard
-from metrix.train.footprint import count_parameters, describe_footprint, measure_peak_memory
 from metrix.train.interruption import (
     LoadingFailed,
     StopRequests,
@@ -34,12 +34,10 @@ from metrix.train.interruption import (
     report_failed_writes,
 )
 from metrix.train.measuring import score
+from metrix.train.network import count_parameters, describe_footprint, describe_start, fit_network
 from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
-from metrix.train.schedule import learning_rate_factor
-from metrix.train.starting import describe_start
 from metrix.train.state import TrainingState, prepare
-from metrix.train.vectors import fit_network
 from metrix.train.watching import Watcher
 
 SAVE_AFTER = 10.0  # seconds between checkpoints at the end of epochs: short epochs would spend their time on them

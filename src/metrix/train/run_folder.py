@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
 from metrix.files import describe_failure, is_temporary, lock, remove_temporaries, write_json, write_text
+from metrix.machine.environment import describe_environment
 from metrix.train import config as configuration
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of, replace_path
@@ -326,15 +324,3 @@ def open_run_folder(path: Path) -> RunFolder:
             )
         raise InvalidInput(f"{path} is no run: it has no config.yaml; expected a folder that metrix train wrote")
     return RunFolder(path)
-
-
-def describe_environment() -> dict[str, Any]:
-    """Versions of Python and packages, and the platform."""
-    packages = ("metrix", "torch", "torchvision", "timm", "numpy", "lightning-fabric", "faiss-cpu", "numba")
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {"python": sys.version.split()[0], "platform": platform.platform(), "versions": versions}

@@ -28,7 +28,7 @@ from metrix.train.distributed import Team, load_whole, unshard
 from metrix.train.divide_and_conquer import Undivided, build_scheme
 from metrix.train.ema import WeightAverage
 from metrix.train.measuring import measure
-from metrix.train.vectors import standardise_vectors, vector_length
+from metrix.train.network import standardise_vectors, vector_length
 from metrix.train.whitening import whiten_head
 
 

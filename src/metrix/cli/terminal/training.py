@@ -18,8 +18,8 @@ from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
 from metrix.train.collapse import describe_collapse
 from metrix.train.config import Config
+from metrix.train.network import name_examples
 from metrix.train.run_folder import RunFolder
-from metrix.train.vectors import name_examples
 from metrix.train.watching import Watcher
 
 

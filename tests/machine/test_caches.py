@@ -15,7 +15,7 @@ import pytest
 from metrix import data
 from metrix.errors import InvalidInput
 from metrix.files import lock
-from metrix.train.cached_files import DAY, find_open_files, list_cache, prune_cache, summarise_cache
+from metrix.machine.caches import DAY, find_open_files, list_cache, prune_cache, summarise_cache
 from tests.photos import write_photos
 
 

@@ -1,16 +1,20 @@
-"""Runs on precomputed vectors: the network that they need, and their standardisation."""
+"""The network of a run: what the data needs, the weights it starts from, and how much of it is trained."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from metrix.data import Dataset, Part
+from torch import nn
+
+from metrix.data import Dataset, Part, glyphs
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
-from metrix.model.backbones import PRETRAINED
+from metrix.model.backbones import GLYPHS_CNN, PRETRAINED, RESNET50_V1
 from metrix.model.mlp import MLP_BACKBONE
 from metrix.train.config import Config, Model
 
+# backbones without pretrained weights that could be had by their name
+UNTRAINED = (GLYPHS_CNN, MLP_BACKBONE, RESNET50_V1)
 POOL = "avg"  # of the single position of a vector, which is the vector itself
 
 
@@ -67,3 +71,51 @@ def standardise_vectors(embedder: Embedder, part: Part) -> None:
     """Set the standardisation of a network of vectors to that of the training vectors; others stay as they are."""
     if embedder.takes_vectors:
         embedder.standardise(part.batch(range(len(part)))[0])
+
+
+def with_usual_weights(config: Config) -> Config:
+    """The configuration with pretrained weights, where there are some and photos to train on.
+
+    Characters (`glyphs`) and backbones without weights of their own start from random ones.
+
+    >>> with_usual_weights(Config().with_values({"data": "photos"})).model.weights
+    'pretrained'
+    >>> with_usual_weights(Config().with_values({"data": "glyphs"})).model.weights is None
+    True
+    """
+    if config.data.data in glyphs.NAMES or config.model.backbone in UNTRAINED:
+        return config
+    return config.with_values({"weights": PRETRAINED})
+
+
+def describe_start(config: Config) -> str:
+    """A sentence on random weights where pretrained ones would have been usual; else empty."""
+    usual = with_usual_weights(config).model.weights
+    if config.model.weights is not None or (usual is None and config.model.backbone != RESNET50_V1):
+        return ""
+    where = "--weights FILE" if usual is None else f"--weights {PRETRAINED}"
+    return (
+        f"the weights of {config.model.backbone} are random: it learns to see from these images alone, which takes "
+        f"many of them; {where} starts from a network that was trained before"
+    )
+
+
+def count_parameters(*modules: nn.Module) -> tuple[int, int]:
+    """How many parameters are trained, and how many there are.
+
+    >>> count_parameters(nn.Linear(2, 3))
+    (9, 9)
+    """
+    found = [p for module in modules for p in module.parameters()]
+    return sum(p.numel() for p in found if p.requires_grad), sum(p.numel() for p in found)
+
+
+def describe_footprint(trained: int, total: int) -> str:
+    """How much of the network and the loss is trained, in words; nothing if all of it is.
+
+    >>> describe_footprint(90, 1000)
+    '90 of 1,000 parameters are trained (9 %)'
+    """
+    if trained == total:
+        return ""
+    return f"{trained:,} of {total:,} parameters are trained ({100 * trained / max(total, 1):.3g} %)"

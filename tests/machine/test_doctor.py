@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from metrix.train import machine
+from metrix.machine import doctor, environment
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    return machine.describe_machine(quick=True)
+    return doctor.describe_machine(quick=True)
 
 
 def test_quick(found: dict[str, Any]) -> None:
@@ -28,20 +28,20 @@ def test_every_extra_of_the_package_has_a_reason() -> None:
     tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on
     root = Path(__file__).parents[2]
     extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert set(extras) - set(machine.FOR_DEVELOPERS) == set(machine.EXTRAS)
+    assert set(extras) - set(environment.FOR_DEVELOPERS) == set(environment.EXTRAS)
 
 
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["torch>=2", 'no-such-package>=1; extra == "heic"', "torch; extra == 'onnx'", 'ruff; extra == "dev"']
-    monkeypatch.setattr(machine.metadata, "requires", lambda name: lines)
-    extras = machine.list_extras()
-    assert extras["heic"] == {"for": machine.EXTRAS["heic"], "missing": ["no-such-package"]}
+    monkeypatch.setattr(environment.metadata, "requires", lambda name: lines)
+    extras = environment.list_extras()
+    assert extras["heic"] == {"for": environment.EXTRAS["heic"], "missing": ["no-such-package"]}
     assert extras["onnx"]["missing"] == []
     assert "dev" not in extras
 
 
 def test_speed() -> None:
-    found = machine.measure_speed(seconds=0.01)
+    found = doctor.measure_speed(seconds=0.01)
     for name in ("gflops", "embedded_per_second", "trained_per_second", "decoded_per_second"):
         assert (found[name] or 0) > 0
 
@@ -51,7 +51,7 @@ def test_problems(found: dict[str, Any]) -> None:
         changed = copy.deepcopy(found)
         for section, values in changes.items():
             changed.setdefault(section, {}).update(values)
-        return "\n".join(machine.list_problems(changed))
+        return "\n".join(doctor.list_problems(changed))
 
     assert "METRIX_CACHE" in problems(cache={"writable": False})
     assert "metrix cache prune" in problems(cache={"free_bytes": 10**6})
@@ -63,8 +63,8 @@ def test_problems(found: dict[str, Any]) -> None:
 
 
 def test_a_bfloat16_that_is_announced_but_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metrix.model.bfloat16.runs_bfloat16", lambda variables: bool(variables))
-    assert machine.try_bfloat16(["avx2", "amx_bf16"]) == {
+    monkeypatch.setattr("metrix.machine.doctor.runs_bfloat16", lambda variables: bool(variables))
+    assert doctor.try_bfloat16(["avx2", "amx_bf16"]) == {
         "announced": ["amx_bf16"],
         "runs": False,
         "runs_without_amx": True,
@@ -83,7 +83,7 @@ def test_the_command(metrix: Any, found: dict[str, Any], monkeypatch: pytest.Mon
         "problems": ["something is wrong; do this"],
     }  # fmt: skip
     whole["weights"]["hub_answers"] = False
-    monkeypatch.setattr(machine, "describe_machine", lambda **_: whole)
+    monkeypatch.setattr(doctor, "describe_machine", lambda **_: whole)
     ended = metrix("doctor")
     assert ended.code == 1
     words = ("only without AMX", "embeds 20 and trains 5 images/s", "load 99.0", "does not answer", "metrix[heic]")

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrix.core.choices import Choice, by_name, find
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, unknown_choice
 from metrix.files import cache_folder, is_temporary, lock
 
 DAY = 86400.0
@@ -27,19 +26,20 @@ _PRUNED = ".pruned-"
 
 
 @dataclass(frozen=True)
-class CacheKind(Choice):
-    """A folder of the cache; `pattern` is what the names of its entries look like."""
+class CacheKind:
+    """A folder of the cache; `line` says what is in it, and `pattern` what the names of its entries look like."""
 
-    pattern: str = ""
+    line: str
+    pattern: str
 
 
-KINDS: dict[str, CacheKind] = by_name(
-    CacheKind("images", "decoded, resized photos (--cache disk)", "", r"[0-9a-f]{32}(\.building)?"),
-    CacheKind("activations", "of frozen networks (--freeze-to, --views)", "", r"activations-[0-9a-f]{20}"),
-    CacheKind("decoded", "which photos can be read, and their sizes", "", r"[0-9a-f]{32}\.json"),
-    CacheKind("glyphs", "the drawn characters of glyphs and glyphs-mini", "", r"glyphs(-mini)?-.+\.npz"),
-    CacheKind("maps", "t-SNE maps of metrix explore and serve", "", r"[0-9a-f]{32}\.npy"),
-)
+KINDS: dict[str, CacheKind] = {
+    "images": CacheKind("decoded, resized photos (--cache disk)", r"[0-9a-f]{32}(\.building)?"),
+    "activations": CacheKind("of frozen networks (--freeze-to, --views)", r"activations-[0-9a-f]{20}"),
+    "decoded": CacheKind("which photos can be read, and their sizes", r"[0-9a-f]{32}\.json"),
+    "glyphs": CacheKind("the drawn characters of glyphs and glyphs-mini", r"glyphs(-mini)?-.+\.npz"),
+    "maps": CacheKind("t-SNE maps of metrix explore and serve", r"[0-9a-f]{32}\.npy"),
+}
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,22 @@ class Pruned:
 
 def list_cache(kinds: Iterable[str] = ()) -> list[CacheEntry]:
     """The entries of the cache folder, of some kinds or of all; nothing else that may be there."""
-    chosen = [find("kind of cached files", name, KINDS) for name in kinds] or list(KINDS.values())
-    return [entry for kind in chosen for entry in _entries(kind)]
+    chosen = list(kinds) or list(KINDS)
+    for name in chosen:
+        if name not in KINDS:
+            raise unknown_choice("kind of cached files", name, KINDS)
+    return [entry for name in chosen for entry in _entries(name)]
 
 
-def _entries(kind: CacheKind) -> Iterator[CacheEntry]:
-    folder = cache_folder() / kind.name
+def _entries(kind: str) -> Iterator[CacheEntry]:
+    folder = cache_folder() / kind
     if folder.is_symlink() or not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
-        ours = re.fullmatch(kind.pattern, path.name) or path.name.startswith(_PRUNED) or is_temporary(path)
+        ours = re.fullmatch(KINDS[kind].pattern, path.name) or path.name.startswith(_PRUNED) or is_temporary(path)
         if ours and not path.is_symlink():
             with suppress(FileNotFoundError):  # another process was faster
-                yield CacheEntry(kind.name, path, *_measure(path))
+                yield CacheEntry(kind, path, *_measure(path))
 
 
 def _measure(path: Path) -> tuple[int, float]:
@@ -202,9 +205,9 @@ def summarise_cache() -> dict[str, Any]:
     """The cache folder with the number, size and last use of each kind of entries; plain values, ready for JSON."""
     folder, entries = cache_folder(), list_cache()
     kinds = {}
-    for kind in KINDS.values():
-        own = [entry for entry in entries if entry.kind == kind.name]
-        kinds[kind.name] = {
+    for name in KINDS:
+        own = [entry for entry in entries if entry.kind == name]
+        kinds[name] = {
             "entries": len(own),
             "bytes": sum(entry.size for entry in own),
             "days_unused": round(min(entry.days_unused for entry in own), 1) if own else None,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.model import bfloat16
-from metrix.model.bfloat16 import VARIABLE, WITHOUT_AMX, prepare_bfloat16
+from metrix.machine import bfloat16
+from metrix.machine.bfloat16 import VARIABLE, WITHOUT_AMX, prepare_bfloat16
 from metrix.train import Config, train
 from metrix.train.watching import Watcher
 

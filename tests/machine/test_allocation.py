@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from metrix.train.allocation import keep_freed_memory
+from metrix.machine.allocation import keep_freed_memory
 
 
 @pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
@@ -25,7 +25,7 @@ def test_other_systems_are_left_alone(monkeypatch):
 def test_a_freed_tensor_is_reused_without_new_pages():
     code = """
 import resource, torch
-from metrix.train.allocation import keep_freed_memory
+from metrix.machine.allocation import keep_freed_memory
 kept = keep_freed_memory()
 faults = []
 for _ in range(20):
