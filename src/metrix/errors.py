@@ -133,6 +133,18 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
     return int(value)
 
 
+def check_share(name: str, text: str) -> tuple[int, int]:
+    """The two numbers of `I/N`, share I of N, with I from 1 to N.
+
+    >>> check_share("--shard", "2/3")
+    (2, 3)
+    """
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise InvalidInput(f"{name}: expected I/N with I from 1 to N, such as 1/3, got {text!r}")
+    return int(number), int(of)
+
+
 def check_integers(name: str, values: object, least: int, most: int | None = None) -> tuple[int, ...]:
     """The integers of a list or tuple, of which there is at least one.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metrix.reproduce.cells import Cell, CellStore, make_cell
+from metrix.experiments.cells import Cell, CellStore, make_cell
 from metrix.reproduce.datasets import ReproductionData, build_config
 
 MINI = ReproductionData("glyphs-mini", "glyphs-mini")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from metrix.errors import InvalidInput
+from metrix.experiments.cells import Cell
 from metrix.reproduce import budget
 from metrix.reproduce.budget import GLYPHS_SCALES, PHOTO_SCALES, plan_budget
-from metrix.reproduce.cells import Cell
 from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.grid import Spread
 from metrix.reproduce.items import choose_items

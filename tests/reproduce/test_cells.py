@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from metrix.errors import InvalidInput
-from metrix.reproduce.cells import hash_sources, make_cell, parse_shard, strip_prose, take_shard
+from metrix.errors import InvalidInput, check_share
+from metrix.experiments.cells import hash_sources, make_cell, strip_prose, take_shard
 from metrix.reproduce.datasets import ReproductionData, build_config, choose_data
 from tests.reproduce.conftest import MINI, TINY, cells_of
 
@@ -27,7 +27,7 @@ def test_a_key_follows_what_is_trained() -> None:
 
 
 def test_a_key_follows_the_code_and_not_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    import metrix.reproduce.cells as module
+    import metrix.experiments.cells as module
 
     before = cells_of(1)[0].key
     monkeypatch.setattr(module, "code_version", lambda: "other")
@@ -78,8 +78,8 @@ def test_shards_together_are_the_grid(of: int) -> None:
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", ""])
 def test_a_shard_is_i_of_n(text: str) -> None:
-    with pytest.raises(InvalidInput, match="i from 1 to n"):
-        parse_shard(text)
+    with pytest.raises(InvalidInput, match="I from 1 to N"):
+        check_share("--shard", text)
 
 
 @pytest.mark.parametrize(

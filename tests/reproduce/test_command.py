@@ -69,8 +69,8 @@ def test_again_it_trains_nothing_and_says_the_same(folder: Path) -> None:
 
 def test_a_cell_that_was_not_run_is_empty(folder: Path) -> None:
     """Of the table of rivals only the clean contrastive runs are there."""
+    from metrix.experiments.cells import CellStore
     from metrix.reproduce import paper
-    from metrix.reproduce.cells import CellStore
     from metrix.reproduce.datasets import choose_data
     from metrix.reproduce.grid import Grid
     from metrix.reproduce.tables import build_recall_table

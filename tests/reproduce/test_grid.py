@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from metrix.experiments.cells import CellStore
 from metrix.report.page import Value
 from metrix.reproduce import paper
-from metrix.reproduce.cells import CellStore
 from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.duration import Size, count_images
 from metrix.reproduce.grid import Experiment, Grid, Spread, build_grid

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metrix.reproduce.cells import Cell, CellStore
+from metrix.experiments.cells import Cell, CellStore
 from metrix.reproduce.running import GridState, GridWatcher, Stopped, run_cells
 from tests.reproduce.conftest import cells_of
 

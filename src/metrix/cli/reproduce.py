@@ -65,15 +65,16 @@ def reproduce_command(
     """
     from metrix.cli.terminal.grid import build_grid_watcher
     from metrix.cli.terminal.progress import show_progress
+    from metrix.errors import check_share
+    from metrix.experiments.cells import take_shard
     from metrix.extras import require_extra
-    from metrix.reproduce.cells import parse_shard, take_shard
     from metrix.reproduce.grid import build_grid
     from metrix.reproduce.items import cells_of_items, choose_items
     from metrix.reproduce.page import render_items, write_page
     from metrix.reproduce.running import run_cells
 
     items = choose_items(names or ())
-    part = (1, 1) if shard is None else parse_shard(shard)
+    part = (1, 1) if shard is None else check_share("--shard", shard)
     quiet = quiet or json_output
     changes, scale = flags, ""
     if budget is not None:

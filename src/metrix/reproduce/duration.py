@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from metrix.reproduce.cells import Cell, CellStore, config_of_record
+from metrix.experiments.cells import Cell, CellStore, config_of_record
 from metrix.reproduce.datasets import ReproductionData
 from metrix.train.config import Config
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from metrix.errors import InvalidInput
 from metrix.evaluate.seeds import SeedDifferences
-from metrix.reproduce.cells import Cell, CellStore, make_cell
+from metrix.experiments.cells import Cell, CellStore, make_cell
 from metrix.reproduce.datasets import PAPER_DIM, QUICK, QUICK_SEEDS, SEEDS, ReproductionData, build_config, choose_data
 from metrix.reproduce.paper import Recipe
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from metrix.errors import unknown_choice
+from metrix.experiments.cells import Cell
 from metrix.report.page import Block, Text
 from metrix.reproduce import measures, paper
-from metrix.reproduce.cells import Cell
 from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.paper import PaperTable

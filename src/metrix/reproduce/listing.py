@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from metrix.reproduce.cells import Cell
+from metrix.experiments.cells import Cell
 from metrix.reproduce.duration import DurationEstimate, count_images
 from metrix.reproduce.grid import Grid
 from metrix.reproduce.items import ITEMS, Item

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from metrix.experiments.cells import hash_code
 from metrix.files import write_json
-from metrix.reproduce.cells import hash_code
 from metrix.reproduce.grid import Experiment, Grid, Spread
 
 MEASURED_BY = ("core", "evaluate", "runs")  # packages whose code determines a measure

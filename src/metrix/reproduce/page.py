@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import MetrixError
+from metrix.experiments.cells import code_version
 from metrix.machine.environment import describe_environment
 from metrix.messages import format_duration
 from metrix.report.page import Block, Page, Section, Text, Tile, Tiles
 from metrix.reproduce import paper
-from metrix.reproduce.cells import code_version
 from metrix.reproduce.grid import Experiment, Grid
 from metrix.reproduce.items import Item, cells_of_items
 from metrix.reproduce.tables import ReproducedTable

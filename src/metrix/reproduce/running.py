@@ -23,8 +23,8 @@ from pathlib import Path
 from types import FrameType
 
 from metrix.errors import MetrixError
+from metrix.experiments.cells import Cell, CellStore
 from metrix.messages import count
-from metrix.reproduce.cells import Cell, CellStore
 
 TRIES = 2
 UPDATE_EVERY = 0.2  # seconds

@@ -39,9 +39,9 @@ def answer(answers: IO[str], **content: Any) -> None:
 def train_cell(folder: Path, answers: IO[str]) -> dict[str, Any]:
     """Train or resume the cell in a folder and return the answer to the parent."""
     from metrix.errors import InvalidInput
+    from metrix.experiments.cells import config_of_record
     from metrix.experiments.train_once import train_once
     from metrix.files import lock
-    from metrix.reproduce.cells import config_of_record
     from metrix.train.interruption import Interrupted
     from metrix.train.run_folder import RunFolder
     from metrix.train.watching import Watcher

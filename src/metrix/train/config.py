@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from metrix.errors import InvalidInput, describe_value, unknown_choice
+from metrix.errors import InvalidInput, check_share, describe_value, unknown_choice
 from metrix.files import describe_failure
 
 # The keys whose values are names of a table in `metrix.train.names`.
@@ -66,6 +66,12 @@ def _whole_precision(name: object) -> object:
     return "bf16-mixed" if name == "bf16" else name
 
 
+def _share(given: str | None) -> str | None:
+    if given is not None:
+        check_share("fold", given)
+    return given
+
+
 def _no_weights(given: object) -> object:
     return None if given == "random" else given
 
@@ -96,6 +102,11 @@ class Data(ConfigSection):
     max_bad: float = Field(0.01, ge=0, description="unreadable images to tolerate: a share below 1, or a count")
     holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
     train_classes: int | None = Field(None, ge=2, description="train on only this many of the training classes")
+    fold: Annotated[str | None, AfterValidator(_share)] = Field(
+        None,
+        description="I/N: train without share I of N of the training classes, and measure on it; the test classes are "
+        "left alone",
+    )
     category_weight: float = Field(
         0.0, ge=0, le=1, description="how positive images of one category, but of different classes, are to each other"
     )

@@ -17,7 +17,7 @@ from metrix.reproduce.duration import seconds_of_steps
 from metrix.reproduce.running import GridState, GridWatcher
 
 if TYPE_CHECKING:
-    from metrix.reproduce.cells import CellStore
+    from metrix.experiments.cells import CellStore
 
 LINE_EVERY = 30.0  # seconds between two lines if the output is not a terminal
 

@@ -1,4 +1,4 @@
-"""Cells: the training runs that tables and figures are computed from.
+"""Cells: the training runs that tables, figures and studies are computed from.
 
 cells/KEY/cell.json    the record of a cell: settings, version of the code, tries, last error
 cells/KEY/run/         an ordinary run of `metrix train`
@@ -22,12 +22,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import metrix
 from metrix.errors import InvalidInput
 from metrix.files import describe_failure, write_json
-from metrix.reproduce.datasets import ReproductionData
 from metrix.train.config import Config, parse_config
 from metrix.train.run_folder import RunFolder
 
@@ -54,7 +53,19 @@ class Cell:
         return {"name": self.name, "code": code_version(), "config": self.config.model_dump(mode="json")}
 
 
-def make_cell(config: Config, data: ReproductionData) -> Cell:
+class CellData(Protocol):
+    """A dataset that cells are trained on."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in the names of cells."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of its images, labels and parts."""
+
+
+def make_cell(config: Config, data: CellData) -> Cell:
     """Make the cell that trains a configuration on a dataset."""
     nested = config.model_dump(mode="json")
     for section, keys in _NOT_IN_KEY.items():
@@ -138,18 +149,6 @@ def take_shard(cells: Iterable[Cell], shard: tuple[int, int]) -> list[Cell]:
     number, of = shard
     chosen = {one.key for one in sorted(cells, key=lambda one: one.key)[number - 1 :: of]}
     return [one for one in cells if one.key in chosen]
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """Parse `i/n` into two numbers.
-
-    >>> parse_shard("2/3")
-    (2, 3)
-    """
-    number, slash, of = text.partition("/")
-    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise InvalidInput(f"--shard: expected i/n with i from 1 to n, such as 1/3, got {text!r}")
-    return int(number), int(of)
 
 
 def code_version() -> str:
