@@ -33,7 +33,10 @@ def search(
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="CONDITION", help="label=cat, price<10, …: only among items that meet all of these"),
+        typer.Option(
+            metavar="CONDITION",
+            help="only among items that meet this: label=cat, price<10, label in (cat, dog) or n>3, …; several: all",
+        ),
     ] = None,
     expand: Annotated[
         int, typer.Option(min=0, metavar="N", help="expand each query by its N nearest (αQE); 0 for none")

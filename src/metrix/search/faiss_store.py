@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from metrix.errors import DataError, InvalidInput, ShapeError
 from metrix.extras import import_extra
 from metrix.search.faiss_graph import Settings, build_graph, faiss_silenced
-from metrix.search.filters import Condition, mask
+from metrix.search.filters import EVERYTHING, Filter, mask
 from metrix.search.items import Items, chained, column_types_of, require_distinct, same_columns
 from metrix.search.stores import SCAN_ROWS, Best, Neighbours, none_like
 
@@ -75,10 +75,10 @@ class FaissStore:
         return len(self.items)
 
     def search(
-        self, queries: NDArray[np.float32], k: int, where: Sequence[Condition] = (), with_vectors: bool = False
+        self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING, with_vectors: bool = False
     ) -> Neighbours:
-        """The k nearest items of unit queries among those that meet the conditions."""
-        rows = np.flatnonzero(mask(where, self.items.columns)) if where else None
+        """The k nearest items of unit queries among those that meet the filter."""
+        rows = np.flatnonzero(mask(where, self.items.columns)) if where != EVERYTHING else None
         k = min(k, len(self) if rows is None else len(rows))
         if k == 0:
             return self._named(

@@ -1,4 +1,13 @@
-"""Conditions on columns: `label=cat`, `price<10`. An item without a value in the column never meets one."""
+"""Filters on columns: `label=cat`, `price<10 and (label in (cat, "salt and pepper") or stock>0)`.
+
+    filter      all { "or" all }
+    all         one { "and" one }
+    one         "(" filter ")"  |  COLUMN OPERATOR VALUE  |  COLUMN "in" "(" VALUE { "," VALUE } ")"
+
+A value with the words and, or, a comma or an unpaired parenthesis stands in quotes, single or double; so may a column.
+The reader is written by hand and looks at each character a fixed number of times, since a service reads filters of
+strangers. An item without a value in a column never meets a comparison with it.
+"""
 
 from __future__ import annotations
 
@@ -9,90 +18,251 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, unknown_choice
 
 OPERATORS = {"=": "equal", "!=": "not_equal", "<=": "less_equal", ">=": "greater_equal", "<": "less", ">": "greater"}
-_FORM = re.compile(r"\s*(.+?)\s*(!=|<=|>=|==|=|<|>)\s*(.*?)\s*", re.DOTALL)
+DEPTH = 50  # parentheses within parentheses
+Value = str | int | float | bool
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+# What ends a value or a column without quotes, the spaces between tokens, and the words. None of them can backtrack.
+_ENDS_VALUE = re.compile(r"[(),]|\b(?:and|or)\b", re.IGNORECASE)
+_ENDS_COLUMN = re.compile(r"[=<>!()]|\bin\s{0,20}\(", re.IGNORECASE)
+_SPACES = re.compile(r"\s*")
+_WORDS = {word: re.compile(rf"\b{word}\b", re.IGNORECASE) for word in ("and", "or", "in")}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One comparison of a column with a value of the column's kind."""
+    """One comparison of a column with a value of the column's type, or, with the operator `in`, with several."""
 
     column: str
-    operator: str  # of OPERATORS
-    value: str | int | float | bool
+    operator: str  # of OPERATORS, or in
+    value: Value | tuple[Value, ...]
 
 
-def read_conditions(texts: Sequence[str], column_types: Mapping[str, str]) -> tuple[Condition, ...]:
-    """Conditions such as `label=cat` on columns of these types; an item has to meet all of them.
+@dataclass(frozen=True)
+class AllOf:
+    """Filters all of which an item has to meet; none of them keeps everything."""
 
-    >>> read_conditions(["price<10"], {"price": "number"})
-    (Condition(column='price', operator='<', value=10.0),)
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Filters one of which an item has to meet."""
+
+    parts: tuple[Filter, ...]
+
+
+Filter = Condition | AllOf | AnyOf
+EVERYTHING = AllOf(())
+
+
+def read_filter(texts: Sequence[str], column_types: Mapping[str, str]) -> Filter:
+    """The filter that asks for all of these texts, on columns of these types.
+
+    >>> read_filter(["price<10"], {"price": "number"})
+    Condition(column='price', operator='<', value=10.0)
     """
-    return tuple(_read(text, column_types) for text in texts)
+    parts = tuple(_Reader(text, column_types).read() for text in texts)
+    return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
-def _read(text: str, column_types: Mapping[str, str]) -> Condition:
-    form = _FORM.fullmatch(text)
-    if form is None:
-        raise InvalidInput(f"condition: expected COLUMN=VALUE or one of {', '.join(OPERATORS)}, got {text!r}")
-    column, operator, value = form.groups()
-    operator = "=" if operator == "==" else operator
-    if column not in column_types:
-        if not column_types:
-            raise InvalidInput(f"condition {text!r}: this index has no columns to filter by")
-        raise unknown_choice("column", column, column_types)
-    return Condition(column, operator, _value(text, value, column_types[column], operator))
+class _Reader:
+    """Reads one filter from left to right."""
 
+    def __init__(self, text: str, column_types: Mapping[str, str]) -> None:
+        self.text, self.types, self.at, self.depth = text, column_types, 0, 0
 
-def _value(text: str, value: str, kind: str, operator: str) -> str | int | float | bool:
-    if kind == "text":
-        return value
-    if kind == "boolean":
-        known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if value.lower() not in known or operator not in ("=", "!="):
-            raise InvalidInput(f"condition {text!r}: expected =true, =false or != on a column of yes and no")
-        return known[value.lower()]
-    try:
-        number = float(value)
+    def read(self) -> Filter:
+        found = self._any()
+        self._skip_spaces()
+        if self.at < len(self.text):
+            raise self._expected("and, or, or the end")
+        return found
+
+    def _any(self) -> Filter:
+        parts = [self._all()]
+        while self._take_word("or"):
+            parts.append(self._all())
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+
+    def _all(self) -> Filter:
+        parts = [self._one()]
+        while self._take_word("and"):
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+    def _one(self) -> Filter:
+        if not self._take("("):
+            return self._comparison()
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise InvalidInput(f"condition: expected at most {DEPTH} parentheses within parentheses, got more")
+        found = self._any()
+        if not self._take(")"):
+            raise self._expected(")")
+        self.depth -= 1
+        return found
+
+    def _comparison(self) -> Condition:
+        column = self._column()
+        if column not in self.types:
+            if not self.types:
+                raise InvalidInput(f"condition {self._shown()}: this index has no columns to filter by")
+            raise unknown_choice("column", column, self.types)
+        if self._take_word("in"):
+            if not self._take("("):
+                raise self._expected("( after in")
+            values = [self._value(column, "in")]
+            while self._take(","):
+                values.append(self._value(column, "in"))
+            if not self._take(")"):
+                raise self._expected(", or ) in a list")
+            return Condition(column, "in", tuple(values))
+        operator = next((one for one in ("==", *sorted(OPERATORS, key=len, reverse=True)) if self._take(one)), None)
+        if operator is None:
+            raise self._expected(f"in or one of {', '.join(OPERATORS)}")
+        operator = "=" if operator == "==" else operator
+        return Condition(column, operator, self._value(column, operator))
+
+    def _column(self) -> str:
+        quoted = self._quoted()
+        if quoted is not None:
+            return quoted
+        end = _ENDS_COLUMN.search(self.text, self.at)
+        name = "" if end is None else self.text[self.at : end.start()].strip()
+        if not name or end is None:
+            raise self._expected(f"COLUMN=VALUE, or another of {', '.join(OPERATORS)} and in (…)")
+        self.at = end.start()
+        return name
+
+    def _value(self, column: str, operator: str) -> Value:
+        text = self._quoted()
+        if text is None:
+            text = self._bare(inside_list=operator == "in")
+        return self._parse(text, self.types[column], operator)
+
+    def _bare(self, inside_list: bool) -> str:
+        """A value without quotes: to the next and, or, comma of a list, or parenthesis that it did not open."""
+        start, opened, self.at = self.at, 0, len(self.text)
+        for end in _ENDS_VALUE.finditer(self.text, start):
+            sign = end.group()
+            if not opened and sign != "(" and (sign != "," or inside_list):
+                self.at = end.start()
+                break
+            opened += (sign == "(") - (sign == ")")
+        return self.text[start : self.at].strip()
+
+    def _quoted(self) -> str | None:
+        r"""A text in quotes, in which a backslash stands before a quote or a backslash; None if there is none."""
+        self._skip_spaces()
+        quote = self.text[self.at : self.at + 1]
+        if quote not in ("'", '"') or not quote:
+            return None
+        parts, at = [], self.at + 1
+        while at < len(self.text) and self.text[at] != quote:
+            at += self.text[at] == "\\" and at + 1 < len(self.text)
+            parts.append(self.text[at])
+            at += 1
+        if at >= len(self.text):
+            raise self._expected(f"a text that ends with {quote}")
+        self.at = at + 1
+        return "".join(parts)
+
+    def _parse(self, value: str, kind: str, operator: str) -> Value:
+        if kind == "text":
+            return value
+        if kind == "boolean":
+            if value.lower() not in _BOOLEANS or operator not in ("=", "!=", "in"):
+                raise InvalidInput(f"condition {self._shown()}: expected =true, =false or != on a column of yes and no")
+            return _BOOLEANS[value.lower()]
+        digits = value.removeprefix("-").removeprefix("+")
+        if kind == "integer" and digits.isascii() and digits.isdigit() and len(digits) <= 18:
+            return int(value)
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
         if np.isnan(number):
-            raise ValueError
-        return int(value) if kind == "integer" and re.fullmatch(r"[+-]?\d{1,18}", value) else number
-    except ValueError:
-        raise InvalidInput(f"condition {text!r}: expected a number, got {value!r}") from None
+            raise InvalidInput(f"condition {self._shown()}: expected a number, got {value[:80]!r}")
+        return number
+
+    def _skip_spaces(self) -> None:
+        spaces = _SPACES.match(self.text, self.at)
+        assert spaces is not None
+        self.at = spaces.end()
+
+    def _take(self, sign: str) -> bool:
+        self._skip_spaces()
+        found = self.text.startswith(sign, self.at)
+        self.at += len(sign) * found
+        return found
+
+    def _take_word(self, word: str) -> bool:
+        self._skip_spaces()
+        found = _WORDS[word].match(self.text, self.at) is not None
+        self.at += len(word) * found
+        return found
+
+    def _expected(self, what: str) -> InvalidInput:
+        rest = self.text[self.at : self.at + 40].strip()
+        got = f"{rest!r}" if rest else "the end"
+        return InvalidInput(
+            f"condition {self._shown()}: expected {what}, got {got}; a value with and, or, commas or parentheses "
+            "stands in quotes"
+        )
+
+    def _shown(self) -> str:
+        return repr(self.text if len(self.text) <= 120 else f"{self.text[:119]}…")
 
 
-def mask(conditions: Sequence[Condition], columns: Any) -> NDArray[np.bool_]:
-    """Which rows of an Arrow table meet all conditions."""
-    found = np.ones(columns.num_rows, dtype=np.bool_)
-    for one in conditions:
-        met = pc.call_function(OPERATORS[one.operator], [columns[one.column], _scalar(one, columns)])
-        found &= met.fill_null(False).combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_)
+def mask(condition: Filter, columns: Any) -> NDArray[np.bool_]:
+    """Which rows of an Arrow table meet a filter."""
+    if isinstance(condition, Condition):
+        return _compare(condition, columns)
+    if isinstance(condition, AllOf):
+        found = np.ones(columns.num_rows, dtype=np.bool_)
+        for part in condition.parts:
+            found &= mask(part, columns)
+        return found
+    found = np.zeros(columns.num_rows, dtype=np.bool_)
+    for part in condition.parts:
+        found |= mask(part, columns)
     return found
 
 
-def _scalar(one: Condition, columns: Any) -> Any:
-    import pyarrow as pa
-
-    kind = columns[one.column].type
-    # A fraction compared with whole numbers: both as floating point.
-    return pa.scalar(one.value) if isinstance(one.value, float) else pa.scalar(one.value, kind)
-
-
-def expression(conditions: Sequence[Condition], fields: Mapping[str, str]) -> str:
-    """The conditions in the filter language of Milvus, where a column has the name that `fields` says."""
-    return " and ".join(f"{fields[one.column]} {_milvus(one.operator)} {_literal(one.value)}" for one in conditions)
+def _compare(one: Condition, columns: Any) -> NDArray[np.bool_]:
+    column = columns[one.column]
+    if isinstance(one.value, tuple):
+        values = _values(one.value, column.type)
+        met = pc.is_in(column.cast(values.type), value_set=values)
+    else:
+        met = pc.call_function(OPERATORS[one.operator], [column, _values((one.value,), column.type)[0]])
+    return np.asarray(met.fill_null(False).combine_chunks().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _milvus(operator: str) -> str:
-    return "==" if operator == "=" else operator
+def _values(values: Sequence[Value], kind: Any) -> Any:
+    """Values to compare a column with; a fraction is compared with whole numbers as floating point."""
+    return pa.array(values, pa.float64() if any(isinstance(one, float) for one in values) else kind)
 
 
-def _literal(value: str | int | float | bool) -> str:
+def expression(condition: Filter, fields: Mapping[str, str]) -> str:
+    """A filter in the language of Milvus, where a column has the name that `fields` says; empty for everything."""
+    if isinstance(condition, Condition):
+        field = fields[condition.column]
+        if isinstance(condition.value, tuple):
+            return f"{field} in [{', '.join(map(_literal, condition.value))}]"
+        return f"{field} {'==' if condition.operator == '=' else condition.operator} {_literal(condition.value)}"
+    word = " and " if isinstance(condition, AllOf) else " or "
+    return word.join(f"({expression(part, fields)})" for part in condition.parts)
+
+
+def _literal(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

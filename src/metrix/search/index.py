@@ -24,7 +24,7 @@ from metrix.messages import first_few
 from metrix.search.description import Description, Fingerprint, Threshold
 from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import FaissStore
-from metrix.search.filters import read_conditions
+from metrix.search.filters import read_filter
 from metrix.search.generations import (
     check_store,
     hold_for_writing,
@@ -221,8 +221,8 @@ class Index:
             raise ShapeError(f"queries: expected dimension {self.dim}, as the index has, got {unit.shape[1]}")
         if exclude is not None and len(exclude) != len(unit):
             raise ShapeError(f"exclude: expected an id or None for each of {len(unit)} queries, got {len(exclude)}")
-        conditions = read_conditions(where, self.columns)
-        return search_store(self.store, unit, int(k), conditions, exclude, expand, alpha, rerank)
+        chosen = read_filter(where, self.columns)
+        return search_store(self.store, unit, int(k), chosen, exclude, expand, alpha, rerank)
 
     def get(self, ids: Sequence[Any]) -> Items:
         """The items of these ids, in this order, with vectors and columns; an unknown id is an error."""

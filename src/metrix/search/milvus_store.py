@@ -24,7 +24,7 @@ from metrix.extras import import_extra
 from metrix.files import write_json
 from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import as_ids
-from metrix.search.filters import Condition, expression
+from metrix.search.filters import EVERYTHING, Filter, expression
 from metrix.search.items import COLUMN_TYPES, Items, chained, in_batches, same_columns, take
 from metrix.search.stores import SCAN_ROWS, Neighbours, none_like
 
@@ -76,9 +76,9 @@ class MilvusStore:
         return int(found[0]["count(*)"])
 
     def search(
-        self, queries: NDArray[np.float32], k: int, where: Sequence[Condition] = (), with_vectors: bool = False
+        self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING, with_vectors: bool = False
     ) -> Neighbours:
-        """The k nearest items of unit queries among those that meet the conditions."""
+        """The k nearest items of unit queries among those that meet the filter."""
         k = min(k, len(self))
         if k > MOST:
             raise InvalidInput(f"k: expected at most {MOST:,} with Milvus, got {k:,}")

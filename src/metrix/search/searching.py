@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.search.filters import Condition
+from metrix.search.filters import EVERYTHING, Filter
 from metrix.search.refining import expand_queries, rerank
 from metrix.search.stores import Found, Neighbours, Store
 
@@ -19,7 +19,7 @@ def search_store(
     store: Store,
     queries: NDArray[np.float32],  # (q, d), unit
     k: int,
-    conditions: Sequence[Condition] = (),
+    where: Filter = EVERYTHING,
     exclude: Sequence[Any] | None = None,
     expand: int = 0,
     alpha: float = 3.0,
@@ -30,7 +30,7 @@ def search_store(
     def find(vectors: NDArray[np.float32], count: int, rows: slice, with_vectors: bool) -> Neighbours:
         left_out = None if exclude is None else exclude[rows]
         more = int(left_out is not None)
-        return _leave_out(store.search(vectors, count + more, conditions, with_vectors), left_out, count)
+        return _leave_out(store.search(vectors, count + more, where, with_vectors), left_out, count)
 
     if not expand and not depth:
         return Found(*find(queries, k, slice(None), False)[:2])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.search.filters import Condition
+from metrix.search.filters import EVERYTHING, Filter
 from metrix.search.items import Items
 
 KINDS = ("exact", "hnsw", "ivf")
@@ -51,9 +51,9 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
     def search(
-        self, queries: NDArray[np.float32], k: int, where: Sequence[Condition] = (), with_vectors: bool = False
+        self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING, with_vectors: bool = False
     ) -> Neighbours:
-        """The k nearest items of unit queries (q, d) among those that meet the conditions."""
+        """The k nearest items of unit queries (q, d) among those that meet the filter."""
 
     def has(self, ids: Sequence[Any]) -> list[bool]:
         """Whether each id is there."""
