@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metrix.data.catalogue import Catalogue
 from metrix.errors import DataError, check_share
@@ -18,12 +17,7 @@ UNUSED = "unused"  # the part of what a fold leaves alone
 LEAST_CLASSES = 2  # in a fold, and outside of it
 
 
-def draw_classes(classes: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:
-    """`count` of the classes in ascending order, drawn by the seed; all of them if `count` is None."""
-    return classes if count is None else np.sort(np.random.default_rng(seed).permutation(classes)[:count])
-
-
-def take_fold(catalogue: Catalogue, fold: str, count: int | None = None, seed: int = 0) -> Catalogue:
+def take_fold(catalogue: Catalogue, fold: str, seed: int = 0) -> Catalogue:
     """The catalogue with share I of N of the training classes as its test part, and no validation part.
 
     The folds are disjoint and together are all training classes. Which class is in which fold follows from a hash of
@@ -32,7 +26,6 @@ def take_fold(catalogue: Catalogue, fold: str, count: int | None = None, seed: i
     Args:
         catalogue: with a training part
         fold: `I/N`
-        count: only so many of the training classes, those that `train_classes` draws
         seed: of the choice
 
     Raises:
@@ -44,7 +37,6 @@ def take_fold(catalogue: Catalogue, fold: str, count: int | None = None, seed: i
     """
     number, of = check_share("fold", fold)
     classes = np.unique(catalogue.labels[catalogue.where("train")])
-    classes = draw_classes(classes, count, seed)
     if of < 2 or len(classes) // of < LEAST_CLASSES:
         most = len(classes) // LEAST_CLASSES
         raise DataError(
@@ -58,6 +50,5 @@ def take_fold(catalogue: Catalogue, fold: str, count: int | None = None, seed: i
         return hashlib.sha256(f"fold:{seed}:{catalogue.class_names[label]}".encode()).digest()
 
     held_out = sorted(classes.tolist(), key=rank)[number - 1 :: of]
-    training = (catalogue.parts == "train") & np.isin(catalogue.labels, classes)
     parts = np.where(np.isin(catalogue.labels, held_out), "test", "train")
-    return dataclasses.replace(catalogue, parts=np.where(training, parts, UNUSED))
+    return dataclasses.replace(catalogue, parts=np.where(catalogue.parts == "train", parts, UNUSED))

@@ -21,7 +21,7 @@ from metrix import data
 from metrix.data import BalancedSampler, Dataset, Part, RandomSampler
 from metrix.data.cache import SHORT_SIDE
 from metrix.data.class_relations import build_relation
-from metrix.data.folds import draw_classes, take_fold
+from metrix.data.folds import take_fold
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.samplers import BatchSampler
 from metrix.data.training_parts import choose_validation, require_trainable
@@ -69,7 +69,7 @@ def open_data(config: Config, report: Report = ignore_report, *, in_memory: bool
         progress=lambda done, of: report("checking images", done, of),
     )
     if choice.fold is not None:
-        catalogue = take_fold(dataset.catalogue, choice.fold, choice.train_classes, choice.split_seed)
+        catalogue = take_fold(dataset.catalogue, choice.fold, choice.split_seed)
     else:
         catalogue = choose_validation(dataset.catalogue, choice.holdout, choice.split_seed, dataset.broken)
     return dataclasses.replace(dataset, catalogue=catalogue)
@@ -79,7 +79,7 @@ def select_training_part(config: Config, dataset: Dataset) -> Part:
     """The training images, of `train_classes` classes only if the configuration asks for it."""
     require_trainable(dataset.catalogue, config.data.data, dataset.broken)
     part, count = dataset.train, config.data.train_classes
-    if count is None or count == part.num_classes or config.data.fold is not None:  # a fold has only these already
+    if count is None or count == part.num_classes:
         return part
     if count > part.num_classes:
         raise InvalidInput(
@@ -87,7 +87,8 @@ def select_training_part(config: Config, dataset: Dataset) -> Part:
             f"(unseen={config.data.unseen}, holdout={config.data.holdout}), got {count}"
         )
     catalogue = dataset.catalogue
-    chosen = draw_classes(np.unique(catalogue.labels[part.indices]), count, config.data.split_seed)
+    classes = np.unique(catalogue.labels[part.indices])
+    chosen = np.sort(np.random.default_rng(config.data.split_seed).permutation(classes)[:count])
     return Part(dataset, part.indices[np.isin(catalogue.labels[part.indices], chosen)], chosen)
 
 
