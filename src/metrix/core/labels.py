@@ -29,7 +29,7 @@ def pairwise(Y: Any, valid: Any = None, positive_above: float = 0.5) -> GradedLa
     >>> loss = Metrix(losses.MultiSimilarity(), mixup="embed")(torch.randn(3, 8), pairwise(Y))
     """
     relation = PairMatrix(as_tensor("Y", Y), None if valid is None else as_tensor("valid", valid), positive_above)
-    return GradedLabels(torch.arange(relation.num_classes), relation)
+    return GradedLabels(torch.arange(relation.num_classes, device=relation.matrix.device), relation)
 
 
 def multi_label(

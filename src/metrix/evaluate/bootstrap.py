@@ -22,7 +22,7 @@ def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
         return np.random.default_rng(0)
     import torch
 
-    return np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    return np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
 
 
 def resample_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -1,0 +1,92 @@
+"""Max-plus where no kernel is compiled for the device, as on a GPU without Triton; and under `torch.compile`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from metrix.core.compute import device_memory, max_plus
+from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
+from tests.devices.pretended_cuda import PretendedCuda
+
+
+def random(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def inputs(n, positions, channels, dtype):
+    i, j = torch.cartesian_prod(torch.arange(n), torch.arange(n)).unbind(1)
+    x = random(n, positions, channels, dtype=dtype)
+    return x, random(3, channels, dtype=dtype, seed=1), i, j, random(len(i), seed=2).sigmoid()
+
+
+def differentiate(x, weight, i, j, lam, budget=2**28):
+    x, weight = x.requires_grad_(), weight.requires_grad_()
+    out = max_plus_linear(x, weight, i, j, lam, budget)
+    return [out, *torch.autograd.grad(out.square().sum(), [x, weight])]
+
+
+@pytest.mark.parametrize("free", [2**33, 2**12], ids=["one block", "small blocks"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 49, 3), (5, 300, 2)], ids=str)
+@pytest.mark.parametrize("budget", [1, 2**28])
+def test_results_are_those_of_the_cpu(shape, dtype, free, budget, monkeypatch):
+    monkeypatch.setattr(device_memory, "ASSUMED", free)
+    monkeypatch.setattr(max_plus, "runs_compiled", lambda device: False)
+    given = inputs(*shape, dtype)
+    expected = differentiate(*given, budget)
+    with PretendedCuda() as device:
+        found = differentiate(*map(device.put, given), budget)
+        assert device.synchronisations.total() == 0, device.synchronisations
+        assert device.copies.total() == 0, device.copies
+    for there, here in zip(found, expected, strict=True):
+        torch.testing.assert_close(there.held, here)
+
+
+def test_no_pairs_give_no_outputs():
+    x, weight, *_ = inputs(2, 3, 4, torch.float32)
+    none = torch.empty(0, dtype=torch.int64)
+    with PretendedCuda() as device:
+        found = differentiate(*map(device.put, (x, weight, none, none, torch.empty(0))))
+    assert found[0].shape == (0, 3)
+    assert found[1].held.eq(0).all()
+    assert found[2].held.eq(0).all()
+
+
+def test_launches_at_the_shapes_of_resnet50():
+    """A batch of 20 × 5 with all pairs of two classes, on a GPU with 8 GB free."""
+    pairs = 100 * 95
+    with PretendedCuda(shapes_only=True) as device:
+        x = torch.empty(100, 49, 2048, device="cuda", requires_grad=True)
+        weight = torch.empty(512, 2048, device="cuda", requires_grad=True)
+        i, j = (torch.empty(pairs, dtype=torch.int64, device="cuda") for _ in range(2))
+        lam = torch.empty(pairs, device="cuda")
+        device.reset()
+        out = max_plus_linear(x, weight, i, j, lam)
+        assert device.launches.total() <= 30, device.launches
+        device.reset()
+        out.backward(out.detach())
+        assert device.launches.total() <= 60, device.launches
+        assert device.synchronisations.total() == 0, device.synchronisations
+
+
+def test_gradients_are_summed_in_a_fixed_order_on_the_device():
+    """`index_add_` and `scatter_add_` add in any order on CUDA; `index_put_` sorts first."""
+    with PretendedCuda() as device:
+        differentiate(*map(device.put, inputs(3, 4, 5, torch.float32)))
+        operations = {name for name, _ in device.launches}
+    assert "_index_put_impl_" in operations or "index_put_" in operations
+    assert not operations & {"index_add_", "index_add", "scatter_add_", "scatter_add"}
+
+
+@pytest.mark.parametrize("kernel", ["compiled", "torch"])
+def test_it_compiles_to_one_graph(kernel, monkeypatch):
+    if kernel == "torch":
+        monkeypatch.setattr(max_plus, "kernel_for", lambda x: TorchKernel())
+    torch.compiler.reset()
+    given = inputs(4, 9, 6, torch.float32)
+    eager = differentiate(*given)
+    compiled = torch.compile(max_plus_linear, fullgraph=True, backend="aot_eager")
+    monkeypatch.setitem(globals(), "max_plus_linear", compiled)
+    for ours, other in zip(differentiate(*given), eager, strict=True):
+        torch.testing.assert_close(ours, other)
