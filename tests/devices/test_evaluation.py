@@ -1,12 +1,134 @@
-"""Evaluation of embeddings that are on the device."""
+"""Evaluation of embeddings that are on the device: there, with one transfer per block, and the results of the CPU."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
 import torch
 
+from metrix import evaluate
+from metrix.core.compute import device_memory
+from metrix.errors import EmbeddingError
 from metrix.evaluate.bootstrap import numpy_generator
+from metrix.evaluate.on_device import DeviceVectors
+from metrix.evaluate.vectors import Vectors
+from tests.devices.pretended_cuda import PretendedCuda
+
+KS = (1, 2, 4, 100)
+
+
+def random(n, dim, seed=0):
+    return torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def copies_and_near_ties():
+    """Copies of vectors, a vector that differs in the last bit, and scaled ones."""
+    x = random(6, 8).repeat(5, 1)
+    x[7] *= 3.0
+    x[13, 0] = torch.nextafter(x[13, 0], torch.tensor(9.0))
+    return x
+
+
+CASES = {
+    "random": (random(60, 16), torch.arange(60) % 7),
+    "singletons": (random(12, 4), torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7])),
+    "two": (random(2, 3), torch.tensor([0, 0])),
+    "one class": (random(9, 3), torch.zeros(9, dtype=torch.int64)),
+    "ties": (copies_and_near_ties(), torch.arange(30) % 4),
+    "collapsed": (torch.ones(20, 4), torch.arange(20) % 3),
+    "float64": (random(30, 5).double(), torch.arange(30) % 5),
+    "bfloat16": (random(30, 5).bfloat16(), torch.arange(30) % 5),
+    "float16": (random(30, 5).half(), torch.arange(30) % 5),
+}
+
+
+def assert_equal(found, expected):
+    assert (found.left_out, found.gallery_size) == (expected.left_out, expected.gallery_size)
+    assert found.intervals == expected.intervals
+    for name, values in expected.per_query.items():
+        np.testing.assert_array_equal(found.per_query[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("free", [2**33, 2**16], ids=["one block", "blocks"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_metrics_of_retrieval_are_those_of_the_cpu(case, free, monkeypatch):
+    monkeypatch.setattr(device_memory, "ASSUMED", free)
+    x, labels = CASES[case]
+    expected = evaluate.retrieval(x, labels, KS)
+    recall = evaluate.recall_at_k(x, labels, KS)
+    with PretendedCuda() as device:
+        assert_equal(evaluate.retrieval(device.put(x), device.put(labels), KS), expected)
+        assert evaluate.recall_at_k(device.put(x), labels, KS) == recall
+
+
+@pytest.mark.parametrize("free", [2**33, 2**16], ids=["one block", "blocks"])
+def test_queries_against_a_gallery(free, monkeypatch):
+    monkeypatch.setattr(device_memory, "ASSUMED", free)
+    queries, gallery = copies_and_near_ties(), torch.cat([copies_and_near_ties(), random(40, 8, seed=1)])
+    labels, known = torch.arange(30) % 4, torch.arange(70) % 4
+    expected = evaluate.retrieval(queries, labels, KS, gallery, known)
+    with PretendedCuda() as device:
+        there = device.put(gallery)
+        assert_equal(evaluate.retrieval(device.put(queries), labels, KS, there, known), expected)
+        assert_equal(evaluate.retrieval(queries, labels, KS, there, known), expected)  # queries on the host
+
+
+def test_embeddings_stay_on_the_device_with_one_transfer_per_block(monkeypatch):
+    x, labels = random(400, 16), torch.arange(400) % 40
+    monkeypatch.setattr(device_memory, "ASSUMED", 4 * 128 * 400 * 100)  # room for 100 of 400 queries
+    monkeypatch.setattr(DeviceVectors, "values", property(lambda self: pytest.fail("copied to the host")))
+    with PretendedCuda() as device:
+        there = device.put(x)
+        device.reset()
+        evaluate.retrieval(there, labels, KS)
+        assert device.synchronisations.total() <= 1 + 4, device.synchronisations
+        assert device.copies.total() <= 3, device.copies  # the classes of queries and gallery, and the queries
+        assert device.launches.total() <= 20 + 4 * 35, device.launches
+
+
+def test_the_result_does_not_depend_on_tensorfloat32(monkeypatch):
+    """The products are in float64, which has no such mode."""
+    seen = []
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, **given: seen.append(a.dtype) or product(a, b, **given))
+    with PretendedCuda() as device:
+        evaluate.recall_at_k(device.put(random(20, 4)), torch.arange(20) % 3)
+    assert set(seen) == {torch.float64}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
+def test_bad_rows_are_refused_in_the_words_of_the_cpu(value):
+    x = random(6, 3)
+    x[4] = value
+    with pytest.raises(EmbeddingError) as here:
+        evaluate.recall_at_k(x, [0, 0, 1, 1, 2, 2])
+    with PretendedCuda() as device, pytest.raises(EmbeddingError) as there:
+        evaluate.recall_at_k(device.put(x), [0, 0, 1, 1, 2, 2])
+    assert str(there.value) == str(here.value)
+
+
+def test_a_device_without_float64_is_measured_on_the_host(monkeypatch):
+    """MPS: its tensors do not say that they are on CUDA."""
+    x, labels = CASES["random"]
+    with PretendedCuda(double=False) as device:
+        there = device.put(x)
+        monkeypatch.setattr(type(there), "is_cuda", False)
+        assert evaluate.recall_at_k(there, labels, KS) == evaluate.recall_at_k(x, labels, KS)
+        assert type(Vectors.read(there)) is Vectors
+
+
+def test_other_metrics_take_embeddings_on_the_device():
+    x, labels = CASES["random"]
+    relevant = evaluate.retrieval(x, labels, KS, confusion=True).confusion
+    with PretendedCuda() as device:
+        there = device.put(x)
+        assert evaluate.alignment(there, labels) == evaluate.alignment(x, labels)
+        assert evaluate.uniformity(there) == evaluate.uniformity(x)
+        assert evaluate.utilization(there, there) == evaluate.utilization(x, x)
+        found = evaluate.retrieval(there, labels, KS, confusion=True).confusion
+    assert found.pairs(5) == relevant.pairs(5)
 
 
 def test_a_generator_of_the_device_seeds_the_bootstrap(monkeypatch):

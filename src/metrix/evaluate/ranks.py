@@ -13,6 +13,8 @@ The product is in float32, where each similarity has an error of up to (d + 6) 2
 each factor, and a margin for terms of higher order. A negative within twice this of a positive is compared with it
 again in float64, so the counts are those of float64. Similarities that float64 cannot tell apart, such as those of
 two copies of one vector, are ties.
+
+Embeddings on a GPU are counted there, by `metrix.evaluate.on_device`.
 """
 
 from __future__ import annotations
@@ -82,6 +84,11 @@ def float64_tie(dim: int) -> float:
 
 def count_negatives_before(task: Task, wanted: NDArray[np.intp], first_only: bool = False) -> Iterator[Counts]:
     """before(q, p) for the wanted queries, block by block; with `first_only`, for the nearest positive only."""
+    if task.gallery.device is not None and task.gallery.device == task.queries.device:
+        from metrix.evaluate.on_device import count_on_device
+
+        yield from count_on_device(task, wanted, first_only)
+        return
     order = np.argsort(task.gallery_class, kind="stable")
     gallery32 = task.gallery.unit32(order)
     ends = np.cumsum(np.bincount(task.gallery_class, minlength=1 + int(task.query_class.max())))

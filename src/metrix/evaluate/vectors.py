@@ -1,14 +1,15 @@
 """Embeddings and labels as every metric takes them: checked once, normalised where they are used.
 
 Embeddings are a NumPy array, a torch tensor or nested lists of shape (n, d). They need not be normalised: every
-metric is defined on x / ‖x‖. Labels are n integers or n strings.
+metric is defined on x / ‖x‖. Labels are n integers or n strings. Embeddings on CUDA stay there for the metrics of
+retrieval; those on another device, such as MPS, which has no float64, are copied to the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ class Vectors:
     array([[0.6, 0.8]])
     """
 
+    device: ClassVar[object] = None  # the GPU that they are on, if they are on one
     values: Array  # (n, d), float32 or float64
     norms: NDArray[np.float64]  # (n,)
 
@@ -48,6 +50,11 @@ class Vectors:
         """Check embeddings and compute their norms; `name` is how an error refers to them."""
         if isinstance(embeddings, Vectors):
             return embeddings
+        if getattr(embeddings, "is_cuda", False):
+            from metrix.evaluate.on_device import DeviceVectors
+
+            if (there := DeviceVectors.find(embeddings)) is not None:
+                return there
         try:
             values = as_numpy(embeddings)
         except ValueError as error:  # rows of different lengths
