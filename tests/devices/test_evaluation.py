@@ -14,6 +14,8 @@ from metrix.errors import EmbeddingError
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.on_device import DeviceVectors
 from metrix.evaluate.vectors import Vectors
+from metrix.runs import evaluation
+from metrix.runs.evaluation import Examples, evaluate_examples
 from tests.devices.pretended_cuda import PretendedCuda
 
 KS = (1, 2, 4, 100)
@@ -49,6 +51,8 @@ def assert_equal(found, expected):
     assert found.intervals == expected.intervals
     for name, values in expected.per_query.items():
         np.testing.assert_array_equal(found.per_query[name], values, err_msg=name)
+    for name in ("own", "found", "counts"):  # classes that are confused
+        np.testing.assert_array_equal(getattr(found.confusion, name), getattr(expected.confusion, name), err_msg=name)
 
 
 @pytest.mark.parametrize("free", [2**33, 2**16], ids=["one block", "blocks"])
@@ -56,10 +60,10 @@ def assert_equal(found, expected):
 def test_the_metrics_of_retrieval_are_those_of_the_cpu(case, free, monkeypatch):
     monkeypatch.setattr(device_memory, "ASSUMED", free)
     x, labels = CASES[case]
-    expected = evaluate.retrieval(x, labels, KS)
+    expected = evaluate.retrieval(x, labels, KS, confusion=True)
     recall = evaluate.recall_at_k(x, labels, KS)
     with PretendedCuda() as device:
-        assert_equal(evaluate.retrieval(device.put(x), device.put(labels), KS), expected)
+        assert_equal(evaluate.retrieval(device.put(x), device.put(labels), KS, confusion=True), expected)
         assert evaluate.recall_at_k(device.put(x), labels, KS) == recall
 
 
@@ -68,11 +72,11 @@ def test_queries_against_a_gallery(free, monkeypatch):
     monkeypatch.setattr(device_memory, "ASSUMED", free)
     queries, gallery = copies_and_near_ties(), torch.cat([copies_and_near_ties(), random(40, 8, seed=1)])
     labels, known = torch.arange(30) % 4, torch.arange(70) % 4
-    expected = evaluate.retrieval(queries, labels, KS, gallery, known)
+    expected = evaluate.retrieval(queries, labels, KS, gallery, known, confusion=True)
     with PretendedCuda() as device:
-        there = device.put(gallery)
-        assert_equal(evaluate.retrieval(device.put(queries), labels, KS, there, known), expected)
-        assert_equal(evaluate.retrieval(queries, labels, KS, there, known), expected)  # queries on the host
+        for given in (device.put(queries), queries):
+            found = evaluate.retrieval(given, labels, KS, device.put(gallery), known, confusion=True)
+            assert_equal(found, expected)
 
 
 def test_embeddings_stay_on_the_device_with_one_transfer_per_block(monkeypatch):
@@ -121,14 +125,32 @@ def test_a_device_without_float64_is_measured_on_the_host(monkeypatch):
 
 def test_other_metrics_take_embeddings_on_the_device():
     x, labels = CASES["random"]
-    relevant = evaluate.retrieval(x, labels, KS, confusion=True).confusion
     with PretendedCuda() as device:
         there = device.put(x)
         assert evaluate.alignment(there, labels) == evaluate.alignment(x, labels)
         assert evaluate.uniformity(there) == evaluate.uniformity(x)
         assert evaluate.utilization(there, there) == evaluate.utilization(x, x)
-        found = evaluate.retrieval(there, labels, KS, confusion=True).confusion
-    assert found.pairs(5) == relevant.pairs(5)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["all against all", "gallery"])
+def test_metrix_evaluate_measures_on_the_gpu(separate, monkeypatch):
+    x, labels = random(90, 16).numpy(), (torch.arange(90) % 7).numpy()
+    examples = Examples(x[:30], labels[:30], x[30:], labels[30:]) if separate else Examples(x, labels)
+    expected = evaluate_examples(examples, clustered=False, per_class=True).retrieval
+    monkeypatch.setattr(evaluation, "choose_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(DeviceVectors, "values", property(lambda self: pytest.fail("copied to the host")))
+    with PretendedCuda() as device:
+        assert_equal(evaluate_examples(examples, clustered=False, per_class=True).retrieval, expected)
+        assert device.copies.total() > 0, "nothing was on the device"
+
+
+def test_embeddings_that_do_not_fit_are_measured_on_the_host(monkeypatch):
+    x, labels = random(30, 4).numpy(), (torch.arange(30) % 7).numpy()
+    monkeypatch.setattr(evaluation, "choose_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(device_memory, "ASSUMED", x.nbytes)
+    with PretendedCuda() as device:
+        evaluate_examples(Examples(x, labels), clustered=False)
+        assert device.copies.total() == 0, device.copies
 
 
 def test_a_generator_of_the_device_seeds_the_bootstrap(monkeypatch):

@@ -118,6 +118,10 @@ def _find_nearest_others(task: Task, rows: NDArray[np.intp]) -> NDArray[np.intp]
 
     Candidates come from float32 products, those too close to tell apart are compared again in float64.
     """
+    if task.on_device:
+        from metrix.evaluate.on_device import find_others_on_device
+
+        return find_others_on_device(task, rows)
     nearest = np.full(len(rows), -1, dtype=np.intp)
     if len(rows) == 0:
         return nearest

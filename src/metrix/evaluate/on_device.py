@@ -1,7 +1,7 @@
-"""Negatives before each positive, counted on the GPU that the embeddings are on.
+"""Ranks of examples, computed on the GPU that the embeddings are on.
 
-`metrix.evaluate.ranks` says what is counted. Here a block of similarities is computed in float64 and sorted, and only
-the counts come back to the host: one transfer per block of queries, whose size follows from the free memory. Products
+`metrix.evaluate.ranks` and `metrix.evaluate.confusion` say what is computed. Here a block of similarities is computed
+in float64, and only what is counted comes back to the host: one transfer per block, sized by the free memory. Products
 in float64 know no TensorFloat-32, so no setting of the process changes the results, which are those of a CPU.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -77,39 +78,61 @@ class DeviceVectors(Vectors):
 
 def count_on_device(task: Task, wanted: NDArray[np.intp], first_only: bool) -> Iterator[Counts]:
     """before(q, p) for the wanted queries, block by block; with `first_only`, for the nearest positive only."""
-    queries, gallery, relevant = task.queries, task.gallery, task.relevant
-    assert isinstance(queries, DeviceVectors)
-    assert isinstance(gallery, DeviceVectors)
-    device, budget = gallery.device, block_bytes(gallery.device)
-    rows_at_once = max(1, budget // (_SORTED * len(gallery)))
+    relevant = task.relevant
     wanted = wanted[np.argsort(relevant[wanted], kind="stable")]  # similar numbers of positives together
-    query_class, gallery_class, asked = (
-        torch.from_numpy(np.asarray(x, dtype=np.int64)).to(device)
-        for x in (task.query_class, task.gallery_class, wanted)
-    )
-    for start in range(0, len(wanted), rows_at_once):
-        rows, host_rows = asked[start : start + rows_at_once], wanted[start : start + rows_at_once]
-        S = _compare(queries, gallery, rows, budget)  # (rows, gallery)
+    for block in _compare(task, wanted):
         if task.shared:
-            S.scatter_(1, rows.unsqueeze(1), -torch.inf)  # a query ranks last, before no positive
-        order = _rank(S, float64_tie(gallery.dim))
-        del S
-        positive = gallery_class[order] == query_class[rows].unsqueeze(1)
+            block.S.scatter_(1, block.queries.unsqueeze(1), -torch.inf)  # a query ranks last, before no positive
+        order = _rank(block.S, float64_tie(task.gallery.dim))
+        positive = block.gallery_class[order] == block.query_class.unsqueeze(1)
         if task.shared:
             positive[:, -1] = False  # the query itself
-        sizes = np.ones_like(host_rows) if first_only else relevant[host_rows]
+        sizes = np.ones_like(block.rows) if first_only else relevant[block.rows]
         before = _take_positives((~positive).cumsum(1), positive, int(sizes.max()))
         kept = np.arange(before.shape[1]) < sizes[:, None]
-        yield Counts(host_rows, np.concatenate([[0], np.cumsum(sizes)]), before.cpu().numpy()[kept])
+        yield Counts(block.rows, np.concatenate([[0], np.cumsum(sizes)]), before.cpu().numpy()[kept])
 
 
-def _compare(queries: DeviceVectors, gallery: DeviceVectors, rows: Tensor, budget: int) -> Tensor:
-    """Cosines (rows, gallery) in float64."""
-    unit = queries.unit_there(rows)
-    S = unit.new_empty(len(rows), len(gallery))
-    for part in gallery.blocks(max(1, budget // (16 * gallery.dim))):
-        torch.mm(unit, gallery.unit_there(part).T, out=S[:, part])
-    return S
+def find_others_on_device(task: Task, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The nearest gallery example of another class for each of some queries; -1 if there is none."""
+    found = [np.empty(0, dtype=np.intp)]
+    for block in _compare(task, rows):
+        S = block.S.masked_fill_(block.gallery_class == block.query_class.unsqueeze(1), -torch.inf)
+        best = S.amax(1, keepdim=True)
+        number = torch.arange(S.shape[1], device=S.device)
+        first = torch.where(best - float64_tie(task.gallery.dim) <= S, number, S.shape[1]).amin(1)
+        found.append(torch.where(best[:, 0].isfinite(), first, -1).cpu().numpy())
+    return np.concatenate(found)
+
+
+class _Compared(NamedTuple):
+    """Some queries against the whole gallery."""
+
+    rows: NDArray[np.intp]  # (q,) numbers of the queries
+    queries: Tensor  # (q,) the same on the device
+    query_class: Tensor  # (q,)
+    gallery_class: Tensor  # (g,)
+    S: Tensor  # (q, g) cosines in float64
+
+
+def _compare(task: Task, rows: NDArray[np.intp]) -> Iterator[_Compared]:
+    """Some queries against the whole gallery, block by block."""
+    queries, gallery = task.queries, task.gallery
+    assert isinstance(queries, DeviceVectors)
+    assert isinstance(gallery, DeviceVectors)
+    budget = block_bytes(gallery.device)
+    query_class, gallery_class, asked = (
+        torch.from_numpy(np.asarray(x, dtype=np.int64)).to(gallery.device)
+        for x in (task.query_class[rows], task.gallery_class, rows)
+    )
+    rows_at_once = max(1, budget // (_SORTED * len(gallery)))
+    for start in range(0, len(rows), rows_at_once):
+        at = slice(start, start + rows_at_once)
+        unit = queries.unit_there(asked[at])
+        S = unit.new_empty(len(unit), len(gallery))
+        for part in gallery.blocks(max(1, budget // (16 * gallery.dim))):
+            torch.mm(unit, gallery.unit_there(part).T, out=S[:, part])
+        yield _Compared(rows[at], asked[at], query_class[at], gallery_class, S)
 
 
 def _rank(S: Tensor, tie: float) -> Tensor:

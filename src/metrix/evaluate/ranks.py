@@ -45,6 +45,11 @@ class Task:
     shared: bool
 
     @property
+    def on_device(self) -> bool:
+        """Whether queries and gallery are on the same GPU."""
+        return self.gallery.device is not None and self.gallery.device == self.queries.device
+
+    @property
     def relevant(self) -> NDArray[np.intp]:
         """R of each query: the number of gallery examples of its class, not counting the query itself."""
         classes = 1 + max(self.query_class.max(), self.gallery_class.max())
@@ -84,7 +89,7 @@ def float64_tie(dim: int) -> float:
 
 def count_negatives_before(task: Task, wanted: NDArray[np.intp], first_only: bool = False) -> Iterator[Counts]:
     """before(q, p) for the wanted queries, block by block; with `first_only`, for the nearest positive only."""
-    if task.gallery.device is not None and task.gallery.device == task.queries.device:
+    if task.on_device:
         from metrix.evaluate.on_device import count_on_device
 
         yield from count_on_device(task, wanted, first_only)

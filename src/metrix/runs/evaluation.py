@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from metrix import evaluate
+from metrix.core.compute.device_memory import block_bytes
 from metrix.core.relations import Relation
 from metrix.data.class_relations import describe_relation
 from metrix.data.layouts.vectors import NAME as VECTORS
@@ -19,6 +21,7 @@ from metrix.data.vector_files import read_embeddings, read_labels
 from metrix.errors import InvalidInput
 from metrix.evaluate import Clustering, Comparison, Retrieval
 from metrix.extras import has_extra
+from metrix.machine.devices import choose_device
 from metrix.runs.class_table import list_classes, summarise_classes
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
@@ -180,10 +183,10 @@ def evaluate_examples(
 
         searcher = Index.build(examples.vectors if examples.gallery is None else examples.gallery, kind="ivf")
     retrieval = evaluate.retrieval(
-        examples.vectors,
+        _put_on_gpu(examples.vectors),
         _number(examples, examples.labels),
         chosen,
-        examples.gallery,
+        _put_on_gpu(examples.gallery),
         _number(examples, examples.gallery_labels),
         resamples=resamples,
         searcher=searcher,
@@ -207,6 +210,14 @@ def evaluate_examples(
         clustered = len(vectors) * classes <= CLUSTERED_AT_MOST and has_extra("faiss")
     found = evaluate.clustering(vectors, labels) if clustered else None
     return Evaluation(about, retrieval, found, refinement)
+
+
+def _put_on_gpu(vectors: NDArray[Any] | None) -> Any:
+    """A copy on the GPU that computes, if it is CUDA and has the room; else the vectors as they are."""
+    device = choose_device()
+    if vectors is None or device.type != "cuda" or vectors.nbytes > block_bytes(device):
+        return vectors
+    return torch.tensor(vectors, device=device)
 
 
 def _number(examples: Examples, labels: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -24,6 +24,7 @@ from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
 from metrix.files import describe_failure, remove_abandoned
+from metrix.machine.devices import choose_device
 from metrix.model import Embedder
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.model.mlp import MLP_BACKBONE
@@ -121,7 +122,7 @@ class TrainedModel:
     def embedder(self) -> Embedder:
         """The network in evaluation mode, loaded when it is first needed."""
         network = self._build_initial() if self.initial else Embedder.load(self.run.path)
-        return network.to(_device()).eval()
+        return network.to(choose_device()).eval()
 
     def _build_initial(self) -> Embedder:
         import torch
@@ -135,7 +136,7 @@ class TrainedModel:
             else:
                 network = build_embedder(self.config)
         if self.config.model.head_init == "whiten":
-            self._whiten_head(network.to(_device()).eval())
+            self._whiten_head(network.to(choose_device()).eval())
         return network
 
     def _whiten_head(self, network: Embedder) -> None:
@@ -388,9 +389,3 @@ def _read_kept(path: Path, key: str) -> NDArray[np.float32] | None:
             return vectors
     except (SafetensorError, OSError):
         return None
-
-
-def _device() -> Any:
-    import torch
-
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

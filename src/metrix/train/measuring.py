@@ -24,13 +24,14 @@ def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
     share = team.rank, team.size
     if name == "test" and dataset.separate_gallery:
         queries, gallery = dataset.query, dataset.gallery
-        vectors, searched = batches.embed(queries, device), batches.embed(gallery, device)
+        vectors, searched = batches.embed(queries, device).to(device), batches.embed(gallery, device).to(device)
         relation = relate_classes(batches.config, dataset, queries.class_names)
         found = count_hits(vectors, queries.labels, ks, searched, gallery.labels, share, relation)
     else:
         queries = dataset.part(name)
         relation = relate_classes(batches.config, dataset, queries.class_names)
-        found = count_hits(batches.embed(queries, device), queries.labels, ks, share=share, relation=relation)
+        vectors = batches.embed(queries, device).to(device)
+        found = count_hits(vectors, queries.labels, ks, share=share, relation=relation)
     answered, *hits = team.sum([found.queries, *found.hits.values()])
     recall = {str(k): hit / answered for k, hit in zip(ks, hits, strict=True)}
     measured = {"recall": recall, "images": len(queries), "classes": queries.num_classes}
