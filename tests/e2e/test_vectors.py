@@ -213,8 +213,8 @@ def test_the_page_on_a_run_of_vectors_lists_neighbours_without_pictures(run: Pat
     client = testclient.TestClient(build_explorer([run]), base_url="http://127.0.0.1")
     about = client.get("/explore").json()["collections"][0]
     assert (about["count"], about["uploads"]) == (240, False)
-    found = client.get("/explore/0/query", params={"row": 3, "k": 2}).json()
+    found = client.get(f"/explore/{about['version']}/query", params={"row": 3, "k": 2}).json()
     assert len(found["neighbours"]) == 2
     assert found["query"]["id"].startswith("item ")
-    assert client.get("/explore/0/points", params={"map": "pca"}).status_code == 200
-    assert client.get("/explore/0/image/3").status_code == 404
+    assert client.get(f"/explore/{about['version']}/points", params={"map": "pca"}).status_code == 200
+    assert client.get(f"/explore/{about['version']}/image/3").status_code == 404

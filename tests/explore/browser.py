@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,20 +45,3 @@ def launch() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
-
-
-@contextlib.contextmanager
-def serve(app: Any) -> Iterator[str]:
-    """The address of an app that a thread of this process serves."""
-    import uvicorn
-
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(20)
-    listening.close()

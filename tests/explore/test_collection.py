@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import numpy as np
 import pytest
 
+from metrix.errors import InvalidInput
 from metrix.explore import maps
 from metrix.explore.collection import Collection, Later, Mistakes
+from metrix.explore.pictures import Picture
 
 
 def unit(count: int, dim: int = 6, seed: int = 0) -> np.ndarray:
@@ -16,7 +21,14 @@ def unit(count: int, dim: int = 6, seed: int = 0) -> np.ndarray:
 
 def collection(vectors: np.ndarray, labels: list[str] | None, queries: int = 0) -> Collection:
     ids = [str(n) for n in range(len(vectors))]
-    return Collection("c", ids, None if labels is None else np.array(labels), vectors, lambda row, size: b"", queries)
+    return Collection(
+        "c",
+        ids,
+        None if labels is None else np.array(labels),
+        vectors,
+        lambda row, size, known: Picture(b"", ""),
+        queries,
+    )
 
 
 @pytest.mark.parametrize("queries", [0, 30])
@@ -75,8 +87,20 @@ def test_the_map_is_kept_and_places_all(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_later_computes_once_and_passes_errors_on() -> None:
     calls = []
-    value = Later(lambda: calls.append(1) or "x")
-    assert [value.get(5), value.get(5)] == ["x", "x"]
+    with ThreadPoolExecutor(1) as pool:
+        value = Later(lambda: calls.append(1) or "x", pool.submit)
+        assert [value.start().result(5), value.start().result(5)] == ["x", "x"]
+        assert calls == [1]
+        with pytest.raises(ZeroDivisionError):
+            Later(lambda: 1 / 0, pool.submit).start().result(5)
+        hold = Event()
+        pool.submit(hold.wait, 10)
+        given_up, dropped = Later(lambda: "y", pool.submit), Later(lambda: calls.append(2), pool.submit)
+        assert given_up.start().cancel()  # for one of those who wait
+        waiting = dropped.start()
+        dropped.drop()
+        hold.set()
+        assert given_up.start().result(5) == "y"
+        with pytest.raises(InvalidInput, match="replaced"):
+            waiting.result(5)
     assert calls == [1]
-    with pytest.raises(ZeroDivisionError):
-        Later(lambda: 1 / 0).get(5)

@@ -15,7 +15,9 @@ import pytest
 from PIL import Image
 
 from metrix.search import Index
-from tests.explore.browser import launch, serve
+from metrix.serve.access import Access
+from tests.explore.browser import launch
+from tests.serve.serving import serve
 
 WIDE = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 800}
@@ -186,7 +188,8 @@ def test_a_lasso_selects_and_the_selection_can_be_saved(visit: Any, runs: str) -
 def test_upload_of_an_image_and_of_something_else(visit: Any, runs: str, tmp_path: Path) -> None:
     page = visit(f"{runs}/#second=1", may_fail=True)
     page.wait_for_selector("body[data-ready]")
-    picture = page.request.get(f"{runs}/explore/0/image/5").body()
+    version = page.evaluate("metrix.first.version")
+    picture = page.request.get(f"{runs}/explore/{version}/image/5").body()
     page.set_input_files("#file", files=[{"name": "glyph.png", "mimeType": "image/png", "buffer": picture}])
     page.wait_for_selector(".sides.two .neighbours .card")
     assert page.locator(".neighbours small").nth(0).inner_text() == "1.000"
@@ -263,7 +266,7 @@ def test_an_index_without_classes_images_or_model(visit: Any, tmp_path: Path) ->
 def test_the_page_of_an_index_asks_for_its_token(visit: Any, indexed: Path) -> None:
     from metrix.serve.api import build_service
 
-    with serve(build_service(indexed / "photos.index", token="se same")) as address:
+    with serve(build_service(indexed / "photos.index", access=Access("se same"))) as address:
         page = visit(address, may_fail=True)
         page.wait_for_selector("#token[open]")
         page.fill("#token-text", "se same")
@@ -308,10 +311,11 @@ def test_nothing_comes_from_elsewhere() -> None:
 def test_images_of_rows(runs: str) -> None:
     import httpx
 
-    answer = httpx.get(f"{runs}/explore/0/image/0", params={"size": 16})
+    version = httpx.get(f"{runs}/explore").json()["collections"][0]["version"]
+    answer = httpx.get(f"{runs}/explore/{version}/image/0", params={"size": 16})
     assert min(Image.open(io.BytesIO(answer.content)).size) == 16
-    assert httpx.get(f"{runs}/explore/0/image/732").status_code == 404
-    assert httpx.get(f"{runs}/explore/2/query", params={"row": 0}).status_code == 404
-    columns = np.frombuffer(httpx.get(f"{runs}/explore/0/points").content, "<f4").reshape(3, 732)
+    assert httpx.get(f"{runs}/explore/{version}/image/732").status_code == 404
+    assert httpx.get(f"{runs}/explore/other/query", params={"row": 0}).status_code == 410
+    columns = np.frombuffer(httpx.get(f"{runs}/explore/{version}/points").content, "<f4").reshape(3, 732)
     assert np.abs(columns[:2]).max() <= 1
     assert columns[2].max() == 59

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -23,11 +23,13 @@ class Slow:
         self.go = threading.Event()
         self.entered = threading.Semaphore(0)
 
-    def __call__(self, queries: Sequence[Any]) -> list[Any]:
+    def __call__(self, queries: Sequence[Any], begin: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
         self.batches.append(list(queries))
         self.entered.release()
         assert self.go.wait(10)
-        return [ValueError("odd") if query % 2 else query * 10 for query in queries]
+        for n, query in enumerate(queries):
+            if begin(n):
+                yield n, ValueError("odd") if query % 2 else query * 10
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_what_waits_goes_together_and_each_gets_its_own_answer(batcher: Batcher[
     assert slow.entered.acquire(timeout=10)  # alone, it starts at once
     rest = [ask(batcher, n) for n in (1, 2, 4, 6, 8)]
     deadline = time.monotonic() + 10
-    while batcher._ready.qsize() < 5 and time.monotonic() < deadline:
+    while batcher._lanes[0].qsize() < 5 and time.monotonic() < deadline:
         time.sleep(0.001)
     slow.go.set()
     assert first.result(10) == 0

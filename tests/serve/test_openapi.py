@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
+from metrix.serve.access import Access
 from metrix.serve.api import build_service
 from metrix.serve.limits import Limits
 
@@ -31,7 +32,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def api(indexed: Path) -> Any:
-    app = build_service(indexed / "photos.index", limits=Limits(seconds=20), token="sesame")
+    app = build_service(indexed / "photos.index", limits=Limits(seconds=20), access=Access("sesame"))
     yield schemathesis.openapi.from_asgi("/openapi.json", app, headers=TOKEN)
     app.state.service.batcher.close()
 

@@ -21,6 +21,7 @@ from PIL import Image
 
 from metrix.errors import InvalidInput
 from metrix.search import Index, Items
+from metrix.serve.access import Access
 from metrix.serve.api import build_service
 from metrix.serve.limits import Limits
 from tests.photos import draw_photo
@@ -139,7 +140,7 @@ def test_items_images_and_info(client: TestClient, indexed: Path, run: Path) -> 
 
 def test_probes_metrics_and_docs(client: TestClient) -> None:
     assert client.get("/livez").text == "alive"
-    assert client.get("/readyz").text == "ready"
+    assert client.get("/readyz").json()["ready"] is True
     client.get("/search", params={"id": "kind 0/0.jpg"})
     text = client.get("/metrics").text
     for name in ("batch_size", "queue_wait_seconds", "inference_seconds", "search_seconds", "decoding_seconds"):
@@ -187,10 +188,10 @@ def hold_up(client: TestClient) -> tuple[threading.Event, threading.Semaphore]:
     batcher = client.app.state.service.batcher  # type: ignore[attr-defined]
     answer, go, entered = batcher._answer, threading.Event(), threading.Semaphore(0)
 
-    def held(queries: Any) -> Any:
+    def held(queries: Any, begin: Any) -> Any:
         entered.release()
         assert go.wait(20)
-        return answer(queries)
+        return answer(queries, begin)
 
     batcher._answer = held
     return go, entered
@@ -204,7 +205,7 @@ def test_a_full_queue_is_429_and_waiting_queries_share_a_batch(indexed: Path) ->
         rest = [pool.submit(client.post, "/search", files=png(draw_photo(n % 3, n))) for n in range(4)]
         pending = client.app.state.service.batcher  # type: ignore[attr-defined]
         deadline = time.monotonic() + 10
-        while pending._ready.qsize() < 4 and time.monotonic() < deadline:
+        while pending._lanes[0].qsize() < 4 and time.monotonic() < deadline:
             time.sleep(0.005)
         refused = client.post("/search", files=png(draw_photo(0, 0)))
         assert refused.status_code == 429
@@ -243,7 +244,7 @@ def test_shutdown_answers_what_is_waiting(indexed: Path) -> None:
 
 
 def test_only_with_the_token(indexed: Path) -> None:
-    with client_of(indexed / "photos.index", token="sesame") as client:
+    with client_of(indexed / "photos.index", access=Access("sesame")) as client:
         assert client.get("/livez").status_code == client.get("/readyz").status_code == 200
         for path in ("/info", "/search?id=kind 0/0.jpg", "/image/kind 0/0.jpg", "/metrics", "/docs", "/openapi.json"):
             answer = client.get(path)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
-from metrix.errors import InvalidInput
+from metrix.cli.serve import Host, LogFormat, LogLevel, Port, Token, choose_access
 
 PORT = 8001
 
@@ -20,15 +20,14 @@ def add_to(app: typer.Typer) -> None:
 
 def explore(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="folders of runs", show_default=False)],
-    host: Annotated[str, typer.Option(help="address to listen on; elsewhere only with a token")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes a free one")] = PORT,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="METRIX_TOKEN", help="that the page asks for", show_default=False),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: Token = None,
     max_bad: MaxBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
 ) -> None:
     """Look at the test images of runs on a web page: neighbours, mistakes, a map, and what differs between runs.
 
@@ -41,17 +40,15 @@ def explore(
     from metrix.serve import require_packages
 
     require_packages()
-    from metrix.serve.access import is_loopback
     from metrix.serve.api import build_explorer
+    from metrix.serve.limits import Limits
+    from metrix.serve.logs import write_logs
     from metrix.serve.server import run_server
 
-    if not is_loopback(host) and not token:
-        raise InvalidInput(
-            f"--host: expected this machine (127.0.0.1) without a token, got {host}; give --token or METRIX_TOKEN"
-        )
+    access = choose_access(host, token)
     reading = choose_reading(max_bad, root, follow_links)
     with show_progress(False) as report:
-        app = build_explorer(runs, token=token or None, report=report, reading=reading)
+        app = build_explorer(runs, access=access, report=report, reading=reading)
 
     def started(address: str) -> None:
         Console(stderr=True, soft_wrap=True).print(f"open [cyan]{address}/[/]   stop: Ctrl-C", highlight=False)
@@ -59,4 +56,5 @@ def explore(
         between = (command("metrix", "compare", *runs), "is the difference significant?")
         print_next(*([between] if len(runs) > 1 else []), page)
 
-    run_server(app, host, port, grace=5, started=started)
+    with write_logs(log_level, log_format):
+        run_server(app, host, port, limits=Limits(), grace=5, started=started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.errors import InvalidInput
+from metrix.explore.pictures import PictureReader
 from metrix.search.faiss_store import nearest
 
 DEPTH = 10  # neighbours of each image that mistakes and confusions are counted from
@@ -26,22 +29,24 @@ class Collection:
         ids: of the images.
         labels: the class of each image; None if there are no classes.
         vectors: unit vectors (n, d).
-        picture: gives the image of a row as a file, its shorter side at most so many pixels.
+        picture: gives the image of a row as a file, its shorter side at most so many pixels, unless the tag is known.
         queries: rows that are queries only; 0 if all images search all others.
         embed: gives the vector of an uploaded image; None if the model is not known.
         about: measures, curves and settings, for the page.
         key: of the images; collections with the same key can be compared row by row.
+        version: of images and vectors; no other collection has it.
     """
 
     name: str
     ids: Sequence[str]
     labels: NDArray[Any] | None
     vectors: NDArray[np.float32]
-    picture: Callable[[int, int], bytes]
+    picture: PictureReader
     queries: int = 0
     embed: Callable[[bytes], NDArray[np.float32]] | None = None
     about: dict[str, Any] = field(default_factory=dict)
     key: str = ""
+    version: str = "0"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -138,29 +143,34 @@ class Mistakes:
 
 
 class Later:
-    """Something that is computed once, in a thread, when it is first asked for."""
+    """Something that is computed once, when it is first asked for, by whoever `submit` gives the work to."""
 
-    def __init__(self, compute: Callable[[], Any]) -> None:
-        self._compute, self._lock = compute, threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._value: Any = None
-        self._error: Exception | None = None
+    def __init__(self, compute: Callable[[], Any], submit: Callable[[Callable[[], Any]], Future[Any]]) -> None:
+        self._compute, self._submit, self._lock = compute, submit, threading.Lock()
+        self._future: Future[Any] | None = None
 
-    def get(self, wait: float = 0.0) -> Any | None:
-        """The value; None if it takes longer than `wait` seconds, and an exception if it failed."""
+    def start(self) -> Future[Any]:
+        """The future of the value, which is shared by all who ask."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, daemon=True)
-                self._thread.start()
-        self._thread.join(wait)
-        if self._thread.is_alive():
-            return None
-        if self._error is not None:
-            raise self._error
-        return self._value
+            if self._future is None:
+                self._future = self._submit(self._compute)
+            shared: Future[Any] = Future()  # who gives up waiting does not give up for the others
+            self._future.add_done_callback(lambda done: _pass_on(done, shared))
+            return shared
 
-    def _run(self) -> None:
-        try:
-            self._value = self._compute()
-        except Exception as error:
-            self._error = error
+    def drop(self) -> None:
+        """Do not compute it, unless that has begun."""
+        with self._lock:
+            if self._future is not None:
+                self._future.cancel()
+
+
+def _pass_on(done: Future[Any], to: Future[Any]) -> None:
+    if not to.set_running_or_notify_cancel():
+        return
+    if done.cancelled():
+        to.set_exception(InvalidInput("what is shown was replaced; load the page again"))
+    elif (error := done.exception()) is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(done.result())

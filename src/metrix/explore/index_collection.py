@@ -9,18 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.explore.collection import Collection
+from metrix.explore.pictures import Picture
 from metrix.search import LABEL, Index
 
 MOST = 100_000  # images on the map; of a larger index, every n-th
 
 
-def read_collection(index: Index, name: str, read_picture: Callable[[Any, int], bytes], *, uploads: bool) -> Collection:
+def read_collection(
+    index: Index, name: str, read_picture: Callable[[Any, int, str], Picture], *, version: str, uploads: bool
+) -> Collection:
     """The items of an index, or an even sample if there are very many.
 
     Args:
         index: what is shown.
         name: on the page.
         read_picture: gives the image of an id as a file, its shorter side at most so many pixels.
+        version: of the index and its model.
         uploads: whether the page may search by an image, because the model is known.
     """
     every = -(-len(index) // MOST)
@@ -37,8 +41,8 @@ def read_collection(index: Index, name: str, read_picture: Callable[[Any, int], 
         ids += part.ids.to_pylist()
         labels += part.columns[LABEL].to_pylist() if labelled else []
 
-    def picture(row: int, size: int) -> bytes:
-        return read_picture(ids[row], size)
+    def picture(row: int, size: int, known: str) -> Picture:
+        return read_picture(ids[row], size, known)
 
     description = index.description
     settings = {
@@ -56,5 +60,6 @@ def read_collection(index: Index, name: str, read_picture: Callable[[Any, int], 
         vectors=np.ascontiguousarray(np.concatenate(vectors), dtype=np.float32),
         picture=picture,
         about={"uploads": uploads, "measures": [], "curves": {}, "settings": settings},
-        key=f"{description.generation}",
+        key=version,
+        version=version,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,30 @@ from metrix.explore.collection import Collection, Later, Mistakes
 from metrix.explore.maps import project_linearly, project_to_map
 
 STATIC = Path(__file__).parent / "static"
+Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 class PageData:
-    """A collection with what is computed about it when the page asks."""
+    """A collection with what is computed about it when the page asks.
 
-    def __init__(self, collection: Collection) -> None:
+    Args:
+        collection: what is shown.
+        compute: takes work of seconds.
+        place: takes work of minutes, the map.
+    """
+
+    def __init__(self, collection: Collection, compute: Submit, place: Submit) -> None:
         self.collection = collection
-        self.mistakes = Later(lambda: Mistakes(collection))
+        self.mistakes = Later(lambda: Mistakes(collection), compute)
         self.maps = {
-            "pca": Later(lambda: project_linearly(collection.vectors)),
-            "tsne": Later(lambda: project_to_map(collection.vectors)),
+            "pca": Later(lambda: project_linearly(collection.vectors), compute),
+            "tsne": Later(lambda: project_to_map(collection.vectors), place),
         }
+
+    def drop(self) -> None:
+        """Compute nothing more about it: another collection is shown."""
+        for later in (self.mistakes, *self.maps.values()):
+            later.drop()
 
     def describe(self, number: int) -> dict[str, Any]:
         """What the page shows at once."""
@@ -38,6 +52,7 @@ class PageData:
             "sizes": sizes,
             "uploads": one.embed is not None,
             "key": one.key,
+            "version": one.version,
             **one.about,
         }
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metrix.data import Part, glyphs
 from metrix.errors import InvalidInput
 from metrix.explore.collection import Collection
-from metrix.explore.pictures import check_pixels, encode
+from metrix.explore.pictures import Picture, count_pixels, encode, name_picture
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, measure_run, read_runs
 from metrix.retrieve.encoder import ImageEncoder
 from metrix.train.batches import Report
@@ -49,12 +49,18 @@ def _collection(run: ReportedRun, measured: MeasuredRun, pixels: int) -> Collect
     encoders: list[ImageEncoder] = []
     data = model.config.data.data if model.config.data.data in glyphs.NAMES else None
 
-    def picture(row: int, size: int) -> bytes:
+    key = str((test.about or {}).get("fingerprint", ""))
+    version = f"{key[:16]}-{model.digest[:12]}"
+
+    def picture(row: int, size: int, known: str) -> Picture:
+        tag = name_picture(version, row, size)
+        if tag == known:
+            return Picture(None, tag)
         part, at = (parts[0], row) if row < len(parts[0]) else (parts[1], row - len(parts[0]))
-        return encode(_shrunk(_pixels(part, at), size))
+        return Picture(encode(_shrunk(_pixels(part, at), size)), tag)
 
     def embed(content: bytes) -> NDArray[np.float32]:
-        check_pixels(content, pixels)
+        count_pixels(content, pixels)
         with lock:  # one upload at a time
             if not encoders:
                 encoders.append(ImageEncoder(model, data))
@@ -70,7 +76,8 @@ def _collection(run: ReportedRun, measured: MeasuredRun, pixels: int) -> Collect
         queries=0 if test.gallery is None else len(test.vectors),
         embed=None if model.embedder.takes_vectors else embed,
         about=_about(run, measured),
-        key=str((test.about or {}).get("fingerprint", "")),
+        key=key,
+        version=version,
     )
 
 

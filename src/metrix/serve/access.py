@@ -1,25 +1,21 @@
-"""Who may ask: by default only this machine; with a token, whoever has it. And the size of what they may send."""
+"""Who may ask: by default only this machine; with a token, whoever has it; and changes only with a token for them."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import time
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from metrix.serve.limits import Limits
-from metrix.serve.metrics import Metrics
 
 COOKIE = "metrix_token"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # Probes say nothing but whether the service is up; the page has no data of its own.
 OPEN_TO_ALL = ("/livez", "/readyz", "/", "/favicon.ico")
 OPEN_FOLDER = "/static/"
+METRICS = "/metrics"
 
 
 def is_loopback(host: str) -> bool:
@@ -36,92 +32,86 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Gate:
-    """ASGI middleware in front of all routes: access, the size of bodies, and the count of requests.
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is not answered."""
+
+    status: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask for what.
 
     Args:
-        app: what is behind it.
-        token: that a request has to carry; None lets in requests that name this machine as their host, so that a
-            page elsewhere cannot reach the service through a name of its own (DNS rebinding).
-        limits: `upload` bounds the body.
-        metrics: counts the answers.
+        token: that a request has to carry; None lets in requests that name this machine as their host, so that a page
+            elsewhere cannot reach the service through a name of its own (DNS rebinding).
+        write_token: that a request has to carry to change the index, and with which everything else may be asked for,
+            too; None allows no changes.
+        open_metrics: whether `/metrics` is answered without a token.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, limits: Limits, metrics: Metrics) -> None:
-        self._app, self._token, self._limits, self._metrics = app, token, limits, metrics
+    token: str | None = None
+    write_token: str | None = None
+    open_metrics: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start, status = time.perf_counter(), 500
-
-        async def counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            refusal = self._refuse(scope)
-            if refusal is not None:
-                await refusal(scope, receive, counted)
-            else:
-                await self._app(scope, self._bounded(scope, receive), counted)
-        finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self._metrics.requests.labels(scope["method"], route, status).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
-
-    def _refuse(self, scope: Scope) -> JSONResponse | None:
-        path, headers = scope["path"], Headers(scope=scope)
-        if self._token is None:
+    def refuse(self, method: str, path: str, headers: Headers, changes: bool) -> Refusal | None:
+        """Why a request may not be answered; None if it may. `changes` is whether it would change the index."""
+        by_header, by_cookie = _bearer(headers), _cookie(headers)
+        given = by_header if by_header is not None else by_cookie
+        writer = _same(given, self.write_token)
+        if self.token is None and not writer:
             host = headers.get("host", "")
-            name = host[: host.rindex("]") + 1] if host.startswith("[") and "]" in host else host.split(":")[0]
-            if not is_loopback(name):
-                return _error(403, f"host: expected this machine, got {host!r}; start with a token to serve others")
-        elif path not in OPEN_TO_ALL and not path.startswith(OPEN_FOLDER) and not self._has_token(headers):
-            return _error(401, "expected the token of this service: Authorization: Bearer TOKEN", _CHALLENGE)
-        length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._limits.upload:
-            return _error(413, _too_large(self._limits))
+            if not is_loopback(_name(host)):
+                return Refusal(
+                    403, f"host: expected this machine, got {host[:200]!r}; start with a token to serve others"
+                )
+        elif not writer and not self._is_open(path) and not _same(given, self.token):
+            return Refusal(401, "expected the token of this service: Authorization: Bearer TOKEN")
+        if changes and self.write_token is None:
+            return Refusal(403, "this service changes nothing; start it with --write-token to allow it")
+        if changes and not writer:
+            return Refusal(401, "expected the token for changes: Authorization: Bearer TOKEN")
+        # A page elsewhere can make a browser send a form and its cookies, but not a header with the token.
+        if method not in SAFE_METHODS and by_header is None and _is_foreign(headers):
+            return Refusal(403, "origin: expected a page of this service, got one from elsewhere")
         return None
 
-    def _has_token(self, headers: Headers) -> bool:
-        assert self._token is not None
-        given = ""
-        kind, _, value = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            given = value.strip()
-        elif "cookie" in headers:  # of the page, whose images cannot carry a header
-            try:
-                cookie = SimpleCookie(headers["cookie"]).get(COOKIE)
-            except CookieError:
-                cookie = None
-            given = "" if cookie is None else unquote(cookie.value)
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
-
-    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        received = 0
-
-        async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._limits.upload:  # a body without a stated length
-                raise HTTPException(413, _too_large(self._limits))
-            return message
-
-        return bounded
+    def _is_open(self, path: str) -> bool:
+        return path in OPEN_TO_ALL or path.startswith(OPEN_FOLDER) or (self.open_metrics and path == METRICS)
 
 
-_CHALLENGE = {"WWW-Authenticate": "Bearer"}
+def _same(given: bytes | None, token: str | None) -> bool:
+    return given is not None and token is not None and hmac.compare_digest(given, token.encode("utf-8", "replace"))
 
 
-def _too_large(limits: Limits) -> str:
-    return f"body: expected at most {limits.upload:,} bytes, got more; shrink the image"
+def _bearer(headers: Headers) -> bytes | None:
+    """The bytes of the token in the header; a name that is not ASCII arrives as its UTF-8."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    return value.strip().encode("latin-1", "replace") if kind.lower() == "bearer" else None
 
 
-def _error(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status, headers)
+def _cookie(headers: Headers) -> bytes | None:
+    """The bytes of the token that the page keeps, whose images cannot carry a header."""
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return None if cookie is None else unquote_to_bytes(cookie.value)
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    return host[: host.rindex("]") + 1] if host.startswith("[") and "]" in host else host.split(":")[0]
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a browser sends this for a page of another origin."""
+    origin = headers.get("origin")
+    if origin is None:
+        return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+    try:
+        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:
+        return True

@@ -10,17 +10,20 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse
 
-from metrix.data import ImageError
 from metrix.errors import InvalidInput
 from metrix.explore.page_data import STATIC, PageData
 from metrix.explore.pictures import TooManyPixelsError
 from metrix.explore.run_collections import read_collections
-from metrix.serve.access import Gate
+from metrix.serve.access import Access
 from metrix.serve.batching import ClosedError, QueueFullError
+from metrix.serve.gate import Gate
+from metrix.serve.item_routes import add_changes, add_items
 from metrix.serve.limits import Limits
 from metrix.serve.metrics import Metrics
-from metrix.serve.page import add_page
-from metrix.serve.routes import add_items, add_operation, add_search
+from metrix.serve.operation_routes import add_operation
+from metrix.serve.page import POLICY, PagePools, add_page
+from metrix.serve.pools import BusyError, StuckError
+from metrix.serve.search_routes import add_search, explain
 from metrix.serve.service import Service
 from metrix.train.batches import Report, ignore_report
 
@@ -30,7 +33,9 @@ def build_service(
     run: Path | None = None,
     limits: Limits | None = None,
     *,
-    token: str | None = None,
+    root: Path | None = None,
+    access: Access | None = None,
+    page: bool = True,
     poll: float = 1.0,
 ) -> FastAPI:
     """The app that serves an index; `app.state.service` is the `Service` behind it.
@@ -39,7 +44,9 @@ def build_service(
         folder: the index, as `metrix index` wrote it.
         run: the run that it was built with, if it has moved.
         limits: on requests.
-        token: that every request has to carry, but for probes and the page; needed beyond this machine.
+        root: the folder of its images, if they have moved.
+        access: who may ask for what; by default this machine, for anything but changes.
+        page: whether there is a page to explore the index, and one on the API.
         poll: seconds between looks at whether the index was replaced.
 
     Raises:
@@ -47,7 +54,7 @@ def build_service(
     """
     from metrix import __version__
 
-    service = Service(Path(folder), run, limits, poll=poll)
+    service = Service(Path(folder), run, limits, root=root, poll=poll)
     app = FastAPI(
         title="metrix",
         version=__version__,
@@ -57,13 +64,16 @@ def build_service(
         redoc_url=None,
     )
     app.state.service = service
-    app.add_middleware(Gate, token=token, limits=service.limits, metrics=service.metrics)
-    _add_errors(app)
+    app.add_middleware(Gate, access=access or Access(), limits=service.limits, metrics=service.metrics)
+    _add_errors(app, service.conceal)
     add_search(app, service)
     add_items(app, service)
+    add_changes(app, service)
     add_operation(app, service)
-    add_page(app, _follow(service), service.limits, "index")
-    app.get("/docs", include_in_schema=False)(_show_docs)
+    if page:
+        pools = PagePools(service.limits)
+        add_page(app, _follow(service, pools), pools, service.limits, "index")
+        app.get("/docs", include_in_schema=False)(_show_docs)
     return app
 
 
@@ -71,7 +81,7 @@ def build_explorer(
     runs: Sequence[Path],
     limits: Limits | None = None,
     *,
-    token: str | None = None,
+    access: Access | None = None,
     report: Report = ignore_report,
     reading: Mapping[str, Any] | None = None,
 ) -> FastAPI:
@@ -80,8 +90,8 @@ def build_explorer(
     Args:
         runs: folders of finished runs.
         limits: on requests.
-        token: that every request has to carry, but for the page itself; needed beyond this machine.
-        report: hears of the progress of embedding.
+        access: who may ask; by default this machine.
+        report: is called with the progress of embedding.
         reading: other values for settings of how images are read, as for `open_run`.
 
     Raises:
@@ -90,46 +100,52 @@ def build_explorer(
     from metrix import __version__
 
     limits = limits or Limits()
-    shown = [PageData(one) for one in read_collections(runs, limits.pixels, report, reading)]
+    pools = PagePools(limits)
+    collections = read_collections(runs, limits.pixels, report, reading)
+    shown = [PageData(one, pools.computing.submit, pools.placing.submit) for one in collections]
     app = FastAPI(title="metrix", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, token=token, limits=limits, metrics=Metrics())
-    _add_errors(app)
-    add_page(app, lambda: shown, limits, "runs")
+    app.add_middleware(Gate, access=access or Access(), limits=limits, metrics=Metrics())
+    _add_errors(app, str)
+    add_page(app, lambda: shown, pools, limits, "runs")
     return app
 
 
 async def _show_docs() -> Any:
-    return FileResponse(STATIC / "docs.html")
+    return FileResponse(STATIC / "docs.html", headers={"Content-Security-Policy": POLICY})
 
 
-def _follow(service: Service) -> Callable[[], Sequence[PageData]]:
+def _follow(service: Service, pools: PagePools) -> Callable[[], Sequence[PageData]]:
     """The page's collection of the index as it is now, read anew when the index was replaced."""
     lock, kept = threading.Lock(), dict[str, Any]()
 
     def current() -> Sequence[PageData]:
-        with lock:
-            opened = service.current
-            if kept.get("of") is not opened:
-                name = service.folder.resolve().name
-                kept.update(of=opened, shown=[PageData(opened.read_page(name, service.limits))])
-            shown: list[PageData] = kept["shown"]
-            return shown
+        with lock, service.holding() as state:
+            if kept.get("version") != state.version:
+                for one in kept.get("shown", ()):
+                    one.drop()
+                collection = state.read_page(service.folder.resolve().name)
+                shown = [PageData(collection, pools.computing.submit, pools.placing.submit)]
+                kept.update(version=state.version, shown=shown)
+            found: list[PageData] = kept["shown"]
+            return found
 
     return current
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, conceal: Callable[[str], str]) -> None:
     statuses: dict[type[Exception], int] = {
         QueueFullError: 429,
         ClosedError: 503,
+        BusyError: 503,
+        StuckError: 504,
         TooManyPixelsError: 413,
         InvalidInput: 422,
     }
 
     async def refuse(_: Request, error: Exception) -> JSONResponse:
         status = next(status for kind, status in statuses.items() if isinstance(error, kind))
-        text = f"image: {error.reason}" if isinstance(error, ImageError) else str(error)
-        return JSONResponse({"detail": text}, status, {"Retry-After": "1"} if status in (429, 503) else None)
+        headers = {"Retry-After": "1"} if status in (429, 503) else None
+        return JSONResponse({"detail": conceal(str(explain(error)))}, status, headers)
 
     for kind in statuses:
         app.add_exception_handler(kind, refuse)

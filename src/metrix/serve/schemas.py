@@ -22,10 +22,18 @@ class FoundItem(BaseModel):
 
 
 class Answer(BaseModel):
-    """The neighbours of a query, nearest first."""
+    """The neighbours of a query, nearest first; of several queries, the answer to each."""
 
-    neighbours: list[FoundItem]
+    neighbours: list[FoundItem] | None = None
+    answers: list[AnswerToOne] | None = None
     generation: int = Field(description="of the index that was searched")
+
+
+class AnswerToOne(BaseModel):
+    """The answer to one of several queries: its neighbours, or why it was not answered."""
+
+    neighbours: list[FoundItem] | None = None
+    detail: Any = None
 
 
 class ItemRecord(BaseModel):
@@ -33,8 +41,37 @@ class ItemRecord(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     id: str | int
-    image: str | None = Field(description="where its image is, if the index is of images")
+    image: str | None = Field(default=None, description="where its image is, if the index is of images")
     vector: list[float] | None = None
+
+
+class ItemPage(BaseModel):
+    """Some items, in the order of the index."""
+
+    items: list[ItemRecord]
+    total: int
+    next: int | None = Field(description="where the next page starts; null on the last")
+    generation: int
+
+
+class Change(BaseModel):
+    """The index after a change."""
+
+    generation: int
+    items: int
+
+
+class Readiness(BaseModel):
+    """Whether queries are answered, and how old the state is that answers them."""
+
+    ready: bool
+    generation: int
+    age_seconds: float = Field(description="since this state was opened")
+    looked_seconds_ago: float = Field(description="since the index on disk was last looked at")
+    behind_seconds: float | None = Field(description="since when a new state on disk could not be opened; null if none")
+    failed_reloads: int
+    images_checked: int
+    images_missing: int = Field(description="of those checked, files that are not where the index says")
 
 
 class Info(BaseModel):
@@ -69,38 +106,95 @@ class JsonQuery(BaseModel):
         return self
 
 
+class JsonQueries(BaseModel):
+    """One query, or several."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    id: str | int | None = Field(default=None, description="an item of the index; it is left out of its answer")
+    vector: list[float] | None = Field(default=None, description="an embedding, at any scale")
+    queries: list[JsonQuery] | None = Field(
+        default=None, min_length=1, description="several queries, answered in order"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> JsonQueries:
+        if sum(given is not None for given in (self.id, self.vector, self.queries)) != 1:
+            raise ValueError("expected an id, a vector or queries, one of the three")
+        return self
+
+
+class NewItem(BaseModel):
+    """An item to add: its id, its vector at any scale, and its columns."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    id: str | int
+    vector: list[float]
+    columns: dict[str, str | int | float | bool | None] = {}
+
+
+class NewItems(BaseModel):
+    """Items to add."""
+
+    model_config = ConfigDict(extra="forbid")
+    items: list[NewItem] = Field(min_length=1)
+    replace: bool = Field(default=False, description="items that are there are replaced; else they are an error")
+
+
+class GoneItems(BaseModel):
+    """Items to take away."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[str | int] = Field(min_length=1)
+
+
 def describe_statuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What the refusals with these statuses mean, for the OpenAPI description."""
     words = {
         400: "The body is malformed",
         401: "No token, or a wrong one",
-        403: "The file is outside the indexed root, or the host is not this machine",
+        403: "Not allowed: an image outside the root, a host or origin elsewhere, or a change",
         404: "No such item",
         408: "The upload took too long",
-        409: "There is no sound index to switch to; the old one is still served",
+        409: "The index cannot be changed that way, or there is no sound index to switch to",
         413: "The body or the image is too large",
         415: "The body is of another kind",
         422: "A parameter, the vector or the image cannot be used",
         429: "Too many queries are waiting",
-        503: "The service is starting or shutting down",
+        503: "The service is starting or shutting down, or has too much to do",
         504: "The answer took too long",
     }
     return {status: {"model": Problem, "description": words[status]} for status in statuses}
 
 
 SEARCH_STATUSES = describe_statuses(400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 504)
-SEARCH_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["image"],
-                    "properties": {"image": {"type": "string", "format": "binary"}},
-                }
-            },
-            "application/json": {"schema": JsonQuery.model_json_schema()},
-        },
-    }
-}
+CHANGE_STATUSES = describe_statuses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504)
+
+
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a body, with what it refers to in it."""
+    schema = model.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, dict):
+            return parts[node["$ref"].split("/")[-1]] if "$ref" in node else {k: resolve(v) for k, v in node.items()}
+        return [resolve(one) for one in node] if isinstance(node, list) else node
+
+    resolved: dict[str, Any] = resolve(schema)
+    return resolved
+
+
+def _body(model: type[BaseModel] | None, form: dict[str, Any] | None) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if form is not None:
+        content["multipart/form-data"] = {"schema": {"type": "object", "required": ["image"], "properties": form}}
+    if model is not None:
+        content["application/json"] = {"schema": _schema(model)}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+_FILE = {"type": "string", "format": "binary"}
+SEARCH_BODY = _body(JsonQueries, {"image": {"type": "array", "items": _FILE, "description": "one image, or several"}})
+ADD_BODY = _body(NewItems, None)
+DELETE_BODY = _body(GoneItems, None)
+PUT_BODY = _body(None, {"image": _FILE, "item": {"type": "string", "description": "its columns, a JSON object"}})

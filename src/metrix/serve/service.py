@@ -12,18 +12,34 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metrix.errors import MetrixError
+from metrix.serve.answering import Neighbour, PendingQuery, answer_queries
 from metrix.serve.batching import Batcher
 from metrix.serve.limits import Limits
 from metrix.serve.metrics import Metrics
-from metrix.serve.state import Neighbour, PendingQuery, ServedIndex, answer_queries, read_stamp
+from metrix.serve.pools import Pool
+from metrix.serve.state import NOTHING, ServedIndex, read_stamp
+
+LONGEST_PAUSE = 60.0  # seconds between attempts to open a state that could not be opened
 
 log = logging.getLogger("metrix.serve")
+
+
+@dataclass
+class Watching:
+    """What is known of the index on disk: when it was looked at, and since when another state could not be opened."""
+
+    looked: float  # a time of time.monotonic(), as the next one
+    behind: float | None = None
+    failures: int = 0  # one after another
+    checked: int = 0  # images that were looked for
+    missing: int = 0  # of them
 
 
 class Service:
@@ -32,17 +48,32 @@ class Service:
     Args:
         folder: the index.
         run: the run that it was built with, if it has moved.
+        root: the folder of its images, if they have moved.
         limits: on requests.
         poll: seconds between looks at whether the index was replaced.
     """
 
     def __init__(
-        self, folder: Path, run: Path | None = None, limits: Limits | None = None, *, poll: float = 1.0
+        self,
+        folder: Path,
+        run: Path | None = None,
+        limits: Limits | None = None,
+        *,
+        root: Path | None = None,
+        poll: float = 1.0,
     ) -> None:
-        self.folder, self.run, self.limits, self.poll = Path(folder), run, limits or Limits(), poll
+        self.folder, self.run, self.root, self.poll = Path(folder), run, root, poll
+        self.limits = limits or Limits()
         self.metrics = Metrics()
-        self.current = ServedIndex(self.folder, run)
+        self.current = ServedIndex(self.folder, self.limits, run, root)
         self.batcher = self._start_batcher()
+        self.watching = Watching(time.monotonic())
+        # Ids and columns; images, whose files may hang; the state on disk; changes of it; whether images are there.
+        self.items = Pool("metrix-items", 4)
+        self.files = Pool("metrix-files", 8, seconds=self.limits.reading)
+        self.disk = Pool("metrix-disk", 2, waiting=8)
+        self.changes = Pool("metrix-changes", 1, waiting=8)
+        self.looking = Pool("metrix-looking", 1, waiting=1)
         self._switching = threading.Lock()
         self._describe()
 
@@ -51,46 +82,101 @@ class Service:
         """Whether queries are answered."""
         return self.batcher.alive
 
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[ServedIndex]:
+        """The current state, which stays open while the block runs."""
+        with contextlib.ExitStack() as stack:
+            state = self.current
+            while not stack.enter_context(state.held()):  # replaced in this moment
+                state = self.current
+            yield state
+
     def reload(self) -> ServedIndex:
-        """Open the index anew and switch to it; if that fails, the current state stays.
+        """Switch to the index as it is on disk; if that fails, or nothing has changed, the current state stays.
 
         Raises:
             MetrixError: there is no sound index, or its model cannot be opened.
         """
         with self._switching:
+            before = self.current
+            if read_stamp(self.folder) == before.stamp:
+                return before
             try:
-                opened = ServedIndex(self.folder, self.run, self.current)
-            except MetrixError:
+                opened = ServedIndex(self.folder, self.limits, self.run, self.root, before)
+            except Exception:
                 self.metrics.reloads.labels("failed").inc()
                 raise
-            self.current = opened  # the old one is let go with its last request
+            self.current = opened
+            before.retire()
             self.metrics.reloads.labels("done").inc()
             self._describe()
-            log.info("serving generation %d, %d items", opened.index.description.generation, len(opened.index))
-            return opened
+            fields = {"generation": opened.index.description.generation, "items": len(opened.index)}
+        log.info("switched to a new state of the index", extra={"fields": fields})
+        self._count_missing()
+        return opened
 
     async def watch(self) -> None:
-        """Switch to a new state of the index whenever there is one, for ever."""
-        seen = self.current.stamp
+        """Switch to a new state of the index whenever there is one, for ever, whatever happens."""
+        pause, failed = self.poll, NOTHING
         while True:
-            await asyncio.sleep(self.poll)
-            stamp = read_stamp(self.folder)
-            if stamp in (seen, self.current.stamp, (0, 0, 0)):
-                continue
-            seen = stamp
-            await self.try_reload()
+            await asyncio.sleep(min(pause, LONGEST_PAUSE))
+            try:
+                stamp = await self.disk.run(read_stamp, self.folder)
+                self.watching.looked = time.monotonic()
+                if stamp == self.current.stamp:
+                    pause = self.poll
+                    self._set_current()
+                    continue
+                if stamp != failed:  # another state than the one that could not be opened: it deserves a new attempt
+                    pause, failed = self.poll, stamp
+                await self.try_reload()
+                pause = self.poll if stamp == self.current.stamp else 2 * pause
+            except Exception:
+                log.exception("watching the index failed; going on")
+                pause = 2 * pause
 
     async def try_reload(self) -> None:
-        """Reload, and log what goes wrong."""
+        """Reload, and log and count what goes wrong."""
         try:
-            await asyncio.to_thread(self.reload)
-        except MetrixError as error:
-            log.error("still serving the index as it was: %s", error)
+            await self.disk.run(self.reload)
+            self._set_current()
+        except Exception as error:
+            now = self.watching
+            now.behind, now.failures = now.behind or time.monotonic(), now.failures + 1
+            self.metrics.behind.set(1)
+            known = isinstance(error, MetrixError)
+            log.error(
+                f"still serving the index as it was: {error or type(error).__name__}",
+                exc_info=None if known else error,
+                extra={"fields": {"attempts": now.failures}},
+            )
 
-    async def ask(self, place: Future[list[Neighbour]], start: Callable[[], object]) -> list[Neighbour]:
-        """Start a query in its reserved place and wait for the answer, which goes with this task if it is given up."""
-        start()
-        return await asyncio.wrap_future(place)
+    def _set_current(self) -> None:
+        self.watching.behind, self.watching.failures = None, 0
+        self.metrics.behind.set(0)
+
+    def describe_state(self) -> dict[str, Any]:
+        """What is served and how old it is, for readiness probes."""
+        now, state, watching = time.monotonic(), self.current, self.watching
+        return {
+            "ready": self.ready,
+            "generation": state.index.description.generation,
+            "age_seconds": round(now - state.opened_at, 1),
+            "looked_seconds_ago": round(now - watching.looked, 1),
+            "behind_seconds": None if watching.behind is None else round(now - watching.behind, 1),
+            "failed_reloads": watching.failures,
+            "images_checked": watching.checked,
+            "images_missing": watching.missing,
+        }
+
+    def conceal(self, text: str) -> str:
+        """A message without the folders of this machine, for clients."""
+        made_by = self.current.index.description.model
+        run = None if made_by is None else made_by.run
+        hidden = {self.folder.resolve(), self.folder, self.run, self.root, self.current.index.description.root, run}
+        for path in sorted((str(one) for one in hidden if one is not None), key=len, reverse=True):
+            text = text.replace(path, Path(path).name)
+        return text
 
     @contextlib.asynccontextmanager
     async def running(self, _: Any = None) -> AsyncIterator[None]:
@@ -99,8 +185,10 @@ class Service:
         if not self.batcher.alive:  # started again after an end
             self.batcher = self._start_batcher()
         tasks = {asyncio.create_task(self.watch())}
+        self._count_missing()
 
         def reload_on_signal() -> None:
+            log.info("asked to reload by SIGHUP")
             task = asyncio.create_task(self.try_reload())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -111,6 +199,7 @@ class Service:
         try:
             yield
         finally:
+            log.info("shutting down", extra={"fields": {"waiting": self.batcher.pending}})
             if listens:
                 loop.remove_signal_handler(signal.SIGHUP)
             for task in list(tasks):
@@ -119,8 +208,32 @@ class Service:
             await asyncio.to_thread(self.batcher.close)
 
     def _start_batcher(self) -> Batcher[PendingQuery, list[Neighbour]]:
-        return Batcher(lambda queries: answer_queries(queries, self.metrics), self.limits, self.metrics)
+        return Batcher(
+            lambda queries, begin: answer_queries(queries, begin, self.metrics),
+            self.limits,
+            self.metrics,
+            costly=lambda query: query.options.are_costly,
+        )
 
     def _describe(self) -> None:
         self.metrics.items.set(len(self.current.index))
         self.metrics.generation.set(self.current.index.description.generation)
+
+    def _count_missing(self) -> None:
+        """Look for the images of the index, in a thread: a drive may be slow, or not answer."""
+
+        def count() -> None:
+            with self.holding() as state:
+                checked, missing = state.count_missing()
+                if state is not self.current:
+                    return
+                self.watching.checked, self.watching.missing = checked, missing
+                self.metrics.missing.set(missing)
+                if missing:
+                    log.warning(
+                        f"{missing:,} of {checked:,} images are not in {state.index.description.root}; "
+                        "if they have moved, say where with --root"
+                    )
+
+        with contextlib.suppress(MetrixError):
+            self.looking.submit(count)

@@ -1,97 +1,168 @@
-"""One state of an index with the model that its queries go through, and how batches of queries are answered."""
+"""One state of an index with the model that its queries go through."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
+import itertools
 import re
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrix.data import glyphs, load_image
-from metrix.errors import EmbeddingError, ShapeError
+from metrix.data import glyphs
+from metrix.data.images import PixelBudget
+from metrix.errors import EmbeddingError, InvalidInput, ShapeError
 from metrix.explore.collection import Collection
 from metrix.explore.index_collection import read_collection
-from metrix.explore.pictures import check_pixels, encode
+from metrix.explore.pictures import Picture, count_pixels, encode, name_picture, read_picture
 from metrix.retrieve.encoder import ImageEncoder
 from metrix.retrieve.image_lists import split_id
 from metrix.retrieve.indexing import image_file
-from metrix.retrieve.queries import Queries, open_encoder, search_queries
-from metrix.search import Index
+from metrix.retrieve.queries import open_encoder
+from metrix.search import Index, Items
 from metrix.search.description import FILE
-from metrix.search.refining import DEPTH
 from metrix.serve.limits import Limits
-from metrix.serve.metrics import Metrics
 
-Neighbour = dict[str, Any]
+MOST_CHECKED = 100_000  # images that are looked for at the start; of a larger index, every n-th
 
-
-@dataclass(frozen=True)
-class Options:
-    """How a query is to be answered; queries with the same options are searched together."""
-
-    k: int = 10
-    where: tuple[str, ...] = ()
-    expand: int = 0
-    rerank: bool = False
-    least: float | None = None
+Stamp = tuple[int, int, int]
+NOTHING: Stamp = (0, 0, 0)
 
 
 class ServedIndex:
     """An index as it was when it was opened: a later state is another object, so queries end on the one they began.
 
+    Whoever uses it holds it meanwhile; once it is retired, it is closed when nobody does.
+
     Args:
         folder: the index.
+        limits: on images.
         run: the run that it was built with, if it has moved.
+        root: the folder of its images, if they have moved.
         before: an earlier state, whose network is used again if the model is the same.
     """
 
-    def __init__(self, folder: Path, run: Path | None = None, before: ServedIndex | None = None) -> None:
-        self.stamp = read_stamp(folder)
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits,
+        run: Path | None = None,
+        root: Path | None = None,
+        before: ServedIndex | None = None,
+    ) -> None:
+        self.stamp, self.opened_at, self._limits = read_stamp(folder), time.monotonic(), limits
         self.index = Index.open(folder)
-        made_by = self.index.description.model
-        self.encoder: ImageEncoder | None = None
-        if made_by is not None:
-            same = before is not None and before.index.description.model == made_by
-            same = same and before is not None and before.index.description.data == self.index.description.data
-            if same and before is not None:
-                self.encoder = before.encoder
-            else:
-                self.encoder = open_encoder(self.index, run)
-        first = next(iter(self.index.store.scan(1))).ids
-        self._text = pa.types.is_string(first.type) or pa.types.is_large_string(first.type)
-        self._lock = threading.Lock()  # a client of Milvus is not for several threads at once
+        if not len(self.index):
+            raise InvalidInput(f"{folder}: expected an index with items, got an empty one; build it anew")
+        if root is not None:
+            self.index.description = self.index.description.model_copy(update={"root": str(root.resolve())})
+        self.encoder = self._open_encoder(run, before)
+        # A client of Milvus is not for several threads at once; mapped files are.
+        alone = self.index.description.store == "milvus"
+        self._lock: Any = threading.RLock() if alone else contextlib.nullcontext()
+        self._ids_are_text = isinstance(next(iter(self.index.store.scan(1))).ids[0].as_py(), str)
+        self._decoding = PixelBudget(limits.pixels)
+        self._holding, self._users, self._retired = threading.Lock(), 0, False
 
-    def find_id(self, text: str) -> Any | None:
-        """The id that the index has for the text of a request; None if there is no such item."""
-        one: Any = text
-        if not self._text:
-            if not re.fullmatch(r"-?[0-9]{1,18}", text):
-                return None
-            one = int(text)
+    def _open_encoder(self, run: Path | None, before: ServedIndex | None) -> ImageEncoder | None:
+        now = self.index.description
+        if now.model is None:
+            return None
+        if before is not None:
+            then = before.index.description
+            if (then.model, then.data) == (now.model, now.data):
+                return before.encoder
+        return open_encoder(self.index, run)
+
+    @cached_property
+    def version(self) -> str:
+        """A name of this state and its model that no other state has."""
+        said = f"{self.index.description.model_dump_json()}{self.stamp}"
+        made_by = self.index.description.model
+        return (
+            f"{hashlib.sha256(said.encode()).hexdigest()[:16]}-{'vectors' if made_by is None else made_by.digest[:12]}"
+        )
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether a query can be an image."""
+        return self.encoder is not None and not self.encoder.model.embedder.takes_vectors
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Keep the state open while the block runs; False if it is closed already."""
+        with self._holding:
+            there = not (self._retired and self._users == 0)
+            self._users += there
+        try:
+            yield there
+        finally:
+            if there:
+                with self._holding:
+                    self._users -= 1
+                    last = self._retired and self._users == 0
+                if last:
+                    self._close()
+
+    def retire(self) -> None:
+        """Close it, now or when the last one who holds it is done."""
+        with self._holding:
+            last = not self._retired and self._users == 0
+            self._retired = True
+        if last:
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            self.index.close()
+
+    @contextlib.contextmanager
+    def using_store(self) -> Iterator[Index]:
+        """The index, for one thread at a time where the store needs that."""
+        with self._lock:
+            yield self.index
+
+    def find(self, text: str) -> Items | None:
+        """The item under the id that a request names; None if there is none."""
+        one = self.read_id(text)
+        if one is None:
+            return None
+        with self.using_store() as index:
+            found = index.store.get([one])
+        return found if len(found) else None
+
+    def read_id(self, text: str) -> Any | None:
+        """An id of the kind that the index has; None if the text is none."""
+        if not self._ids_are_text:
+            return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
         try:
             text.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
             return None
-        return one if self.index.store.has([one])[0] else None
+        return text
 
-    def record(self, one: Any) -> dict[str, Any]:
-        """Id and columns of an item."""
-        return plain(self.index.get([one]).records()[0])
-
-    def vector_of(self, one: Any) -> NDArray[np.float32]:
-        """The vector of an item."""
-        found: NDArray[np.float32] = self.index.get([one]).vectors[0]
-        return found
+    def list_items(self, start: int, count: int) -> list[dict[str, Any]]:
+        """Ids and columns of items, in the order of the index."""
+        with self.using_store() as index:
+            rows = max(1, min(start or count, 8192))
+            records: list[dict[str, Any]] = []
+            seen = 0
+            for lot in index.store.scan(rows):
+                first, seen = max(0, start - seen), seen + len(lot)
+                if seen > start:
+                    records += lot.part(slice(first, first + count - len(records))).records()
+                if len(records) >= count:
+                    break
+        return [plain(record) for record in records]
 
     def read_vector(self, values: Sequence[float]) -> NDArray[np.float32]:
         """The vector of a request at unit norm.
@@ -108,7 +179,7 @@ class ServedIndex:
         vector = vector / largest  # so that the squares of very large numbers stay finite
         return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
 
-    def view(self, content: bytes, limits: Limits) -> Tensor:
+    def view(self, content: bytes) -> Tensor:
         """An uploaded image as the network's input.
 
         Raises:
@@ -116,27 +187,23 @@ class ServedIndex:
             ImageError: it cannot be decoded.
         """
         assert self.encoder is not None
-        check_pixels(content, limits.pixels)
-        return self.encoder.view(io.BytesIO(content))
+        pixels = count_pixels(content, self._limits.pixels, slow_formats=self._limits.slow_formats)
+        with self._decoding.hold(pixels):
+            return self.encoder.view(io.BytesIO(content))
 
-    def picture(self, one: Any, size: int, limits: Limits) -> bytes:
+    def picture(self, one: Any, size: int, known: str = "") -> Picture:
         """The image of an item as JPEG or, if it is grey, PNG, its shorter side at most `size`.
 
         Raises:
             InvalidInput: the index is not of images, or the file is outside its root.
             ImageError: the file is missing, or is not an image.
         """
-        if self.index.description.data is not None:
-            return encode(self._embedded[str(one)])
-        path, box = image_file(self.index, str(one)), split_id(str(one))[1]
-        check_pixels(path, limits.pixels)
-        return encode(np.array(load_image(path, box, size)))
-
-    def read_page(self, name: str, limits: Limits) -> Collection:
-        """The items for the page, or an even sample if there are very many."""
-        return read_collection(
-            self.index, name, lambda one, size: self.picture(one, size, limits), uploads=self.encoder is not None
-        )
+        data = self.index.description.data
+        if data is None:
+            path, box = image_file(self.index, str(one)), split_id(str(one))[1]
+            return read_picture(path, box, size, self._limits.pixels, known)
+        tag = name_picture(data, one)
+        return Picture(None if tag == known else encode(self._embedded[str(one)]), tag)
 
     @cached_property
     def _embedded(self) -> dict[str, NDArray[np.uint8]]:
@@ -145,72 +212,22 @@ class ServedIndex:
         pixels: Any = catalogue.pixels
         return dict(zip(catalogue.paths, pixels, strict=True))
 
+    def read_page(self, name: str) -> Collection:
+        """The items for the page, or an even sample if there are very many."""
+        with self.using_store() as index:
+            return read_collection(index, name, self.picture, version=self.version, uploads=self.takes_images)
 
-@dataclass(frozen=True, eq=False)
-class PendingQuery:
-    """A query on a state of an index: a view for the network or a vector, and its own id if it is of the index."""
-
-    opened: ServedIndex
-    options: Options
-    view: Tensor | None = None
-    vector: NDArray[np.float32] | None = None
-    own: Any = None
-
-
-def answer_queries(queries: Sequence[PendingQuery], metrics: Metrics) -> list[list[Neighbour] | Exception]:
-    """The neighbours of each query: one pass through the network, one search for queries with the same options."""
-    vectors = _vectors(queries, metrics)
-    answers: list[list[Neighbour] | Exception] = [[]] * len(queries)
-    groups: dict[tuple[int, Options], list[int]] = {}
-    for n, query in enumerate(queries):
-        groups.setdefault((id(query.opened), query.options), []).append(n)
-    start = time.perf_counter()
-    for rows in groups.values():
-        found: Sequence[list[Neighbour] | Exception] = _search(queries, vectors, rows)
-        if len(rows) > 1 and any(isinstance(one, Exception) for one in found):
-            found = [_search(queries, vectors, [row])[0] for row in rows]  # one bad query must not fail the others
-        for row, one in zip(rows, found, strict=True):
-            answers[row] = one
-    metrics.searching.observe(time.perf_counter() - start)
-    return answers
-
-
-def _vectors(queries: Sequence[PendingQuery], metrics: Metrics) -> list[NDArray[np.float32]]:
-    vectors: list[Any] = [query.vector for query in queries]
-    by_index: dict[int, list[int]] = {}
-    for n, query in enumerate(queries):
-        if query.view is not None:
-            by_index.setdefault(id(query.opened.encoder), []).append(n)
-    for rows in by_index.values():
-        encoder = queries[rows[0]].opened.encoder
-        assert encoder is not None
-        with metrics.inference.time():
-            found = encoder.embed([view for n in rows if (view := queries[n].view) is not None])
-        for n, vector in zip(rows, found, strict=True):
-            vectors[n] = vector
-    return vectors
-
-
-def _search(
-    queries: Sequence[PendingQuery], vectors: Sequence[NDArray[np.float32]], rows: Sequence[int]
-) -> Sequence[list[Neighbour] | Exception]:
-    first, options = queries[rows[0]], queries[rows[0]].options
-    none = (None,) * len(rows)
-    asked = Queries(("",) * len(rows), np.stack([vectors[n] for n in rows]), tuple(queries[n].own for n in rows), none)
-    try:
-        with first.opened._lock:
-            found = search_queries(
-                first.opened.index,
-                asked,
-                options.k,
-                least=options.least,
-                where=options.where,
-                expand=options.expand,
-                rerank=DEPTH if options.rerank else 0,
-            )
-    except Exception as error:
-        return [error] * len(rows)
-    return [[plain(hit) for hit in hits] for hits in found]
+    def count_missing(self) -> tuple[int, int]:
+        """How many images were looked for, and how many of them are not there; (0, 0) if the items are not files."""
+        root = self.index.description.root
+        if root is None or self.index.description.data is not None:
+            return 0, 0
+        every = -(-len(self.index) // MOST_CHECKED)
+        with self.using_store() as index:
+            ids = (one for lot in index.store.scan() for one in lot.ids.to_pylist())
+            names = [str(one) for one in itertools.islice(ids, 0, None, every)]
+        missing = sum(not (Path(root) / split_id(name)[0]).is_file() for name in names)
+        return len(names), missing
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
@@ -220,10 +237,10 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_stamp(folder: Path) -> tuple[int, int, int]:
+def read_stamp(folder: Path) -> Stamp:
     """What changes when the index in a folder is replaced or changed; zeros if there is none."""
     try:
         status = (folder / FILE).stat()
     except OSError:
-        return 0, 0, 0
+        return NOTHING
     return status.st_mtime_ns, status.st_ino, status.st_size

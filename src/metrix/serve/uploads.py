@@ -1,35 +1,43 @@
-"""Read what a client sends, within the limits."""
+"""Read the images that a client sends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from typing import Any
 
-import anyio
 from fastapi import HTTPException, Request
 from starlette.datastructures import UploadFile
 
 from metrix.serve.limits import Limits
 
-
-async def read_upload(request: Request, limits: Limits) -> bytes:
-    """The file in the field `image` of a form."""
-
-    async def read() -> bytes:
-        async with request.form(max_files=1, max_fields=8, max_part_size=limits.upload) as form:
-            image = form.get("image")
-            if not isinstance(image, UploadFile):
-                raise HTTPException(422, "image: expected a file in the field 'image'")
-            return await image.read()
-
-    return await in_time(read, limits)
+MOST_TEXT = 100_000  # characters of a field of a form
 
 
-async def in_time(read: Callable[[], Any], limits: Limits) -> bytes:
-    """The body of a request, unless it takes too long."""
-    try:
-        with anyio.fail_after(limits.seconds):
-            found: bytes = await read()
-            return found
-    except TimeoutError:
-        raise HTTPException(408, f"body: expected within {limits.seconds:g} s") from None
+async def read_uploads(request: Request, limits: Limits, most: int = 1) -> list[bytes]:
+    """The files in the fields `image` of a form."""
+    async with request.form(max_files=most, max_fields=8, max_part_size=limits.upload) as form:
+        images = form.getlist("image")
+        if not images or not all(isinstance(image, UploadFile) for image in images):
+            raise HTTPException(422, "image: expected a file in the field 'image'")
+        return [await image.read() for image in images if isinstance(image, UploadFile)]
+
+
+async def read_item_upload(request: Request, limits: Limits) -> tuple[bytes, dict[str, Any]]:
+    """The file in the field `image` of a form, and the columns in its field `item`, a JSON object."""
+    async with request.form(max_files=1, max_fields=8, max_part_size=limits.upload) as form:
+        image, text = form.get("image"), form.get("item", "{}")
+        if not isinstance(image, UploadFile):
+            raise HTTPException(422, "image: expected a file in the field 'image'")
+        try:
+            columns = json.loads(text if isinstance(text, str) and len(text) <= MOST_TEXT else "")
+        except (ValueError, RecursionError):
+            columns = None
+        if not isinstance(columns, dict):
+            raise HTTPException(422, "item: expected a JSON object with the columns of the item")
+        return await image.read(), columns
+
+
+def announced_size(request: Request, limits: Limits) -> int:
+    """The bytes that the body of a request will have, or the most that it may have."""
+    length = request.headers.get("content-length", "")
+    return min(int(length[:20]), limits.upload) if length.isdecimal() else limits.upload

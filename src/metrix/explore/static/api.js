@@ -38,37 +38,37 @@ async function explain(answer) {
 const json = async (path, options) => (await ask(path, options)).json();
 
 export const collections = () => json('/explore');
-export const neighbours = (number, row, k) => json(`/explore/${number}/query?row=${row}&k=${k}`);
-export const failures = (number, of, start, many) =>
-  json(`/explore/${number}/failures?start=${start}&count=${many}${of === null ? '' : `&of=${of}`}`);
-export const confusion = (number) => json(`/explore/${number}/confusion`);
+export const neighbours = (version, row, k) => json(`/explore/${version}/query?row=${row}&k=${k}`);
+export const failures = (version, of, start, many) =>
+  json(`/explore/${version}/failures?start=${start}&count=${many}${of === null ? '' : `&of=${of}`}`);
+export const confusion = (version) => json(`/explore/${version}/confusion`);
 export const compare = (a, b) => json(`/explore/compare?a=${a}&b=${b}`);
-export const image = (number, row, size = 160) => `/explore/${number}/image/${row}?size=${size}`;
+export const image = (version, row, size = 160) => `/explore/${version}/image/${row}?size=${size}`;
 
 // Columns of 32-bit floats, little-endian: x, y and the class of each point.
-export async function points(number, count, kind) {
-  const buffer = await (await ask(`/explore/${number}/points?map=${kind}`)).arrayBuffer();
+export async function points(version, count, kind) {
+  const buffer = await (await ask(`/explore/${version}/points?map=${kind}`)).arrayBuffer();
   const column = (n) => new Float32Array(buffer, 4 * n * count, count);
   return { x: column(0), y: column(1), codes: column(2) };
 }
 
-export async function right(number) {
-  return new Int8Array(await (await ask(`/explore/${number}/right`)).arrayBuffer());
+export async function right(version) {
+  return new Int8Array(await (await ask(`/explore/${version}/right`)).arrayBuffer());
 }
 
 const kept = new Map();
-export function ids(number) {
-  if (!kept.has(number)) kept.set(number, json(`/explore/${number}/ids`));
-  return kept.get(number);
+export function ids(version) {
+  if (!kept.has(version)) kept.set(version, json(`/explore/${version}/ids`));
+  return kept.get(version);
 }
 
 // Neighbours of an uploaded image, in the form that `neighbours` gives.
-export async function upload(mode, number, file, k, classes) {
+export async function upload(mode, version, file, k, classes) {
   const body = new FormData();
   body.append('image', file);
-  if (mode === 'runs') return json(`/explore/${number}/query?k=${k}`, { method: 'POST', body });
+  if (mode === 'runs') return json(`/explore/${version}/query?k=${k}`, { method: 'POST', body });
   const found = await json(`/search?k=${k}`, { method: 'POST', body });
-  const rows = new Map((await ids(number)).map((id, row) => [id, row]));
+  const rows = new Map((await ids(version)).map((id, row) => [id, row]));
   const hits = found.neighbours.map((hit) => {
     const row = rows.get(String(hit.id));
     return { ...hit, id: String(hit.id), row, class: hit.label === undefined ? null : classes.indexOf(hit.label), right: null };

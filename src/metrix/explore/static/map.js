@@ -55,8 +55,8 @@ export class PointMap {
   }
 
   async start() {
-    const { number, count: many } = this.collection;
-    const [create, points] = await Promise.all([library(), api.points(number, many, 'pca')]);
+    const { version, count: many } = this.collection;
+    const [create, points] = await Promise.all([library(), api.points(version, many, 'pca')]);
     if (this.gone) return;
     const { width, height } = this.canvas.parentElement.getBoundingClientRect();
     this.distance = Math.max(1, height / width); // so that a narrow map shows all of it
@@ -77,7 +77,7 @@ export class PointMap {
     this.setSelection([]);
     document.body.dataset.map = 'pca';
     this.note.textContent = 'placing neighbours together …';
-    api.points(number, many, 'tsne').then((better) => this.refine(better)).catch(this.onError);
+    api.points(version, many, 'tsne').then((better) => this.refine(better)).catch(this.onError);
   }
 
   async refine(better) {
@@ -93,7 +93,7 @@ export class PointMap {
     let colours = COLOURS;
     let values = this.points.codes.map((code) => Math.max(0, code) % COLOURS.length);
     if (this.colourBy === 'right') {
-      this.rightness ??= await api.right(this.collection.number);
+      this.rightness ??= await api.right(this.collection.version);
       colours = RIGHT_WRONG;
       values = Float32Array.from(this.rightness, (value) => value + 1);
     }
@@ -141,7 +141,7 @@ export class PointMap {
 
   setSelection(rows) {
     this.selected = Array.from(rows);
-    const { number, classes } = this.collection;
+    const { version, classes } = this.collection;
     const nodes = [];
     if (this.selected.length) {
       const save = el('button', { id: 'csv', textContent: 'Save as CSV', onclick: () => this.save().catch(this.onError) });
@@ -150,7 +150,7 @@ export class PointMap {
     }
     if (classes.length && this.points) nodes.push(this.legend());
     if (this.selected.length) {
-      nodes.push(el('div', { id: 'selected', className: 'grid' }, ...this.selected.slice(0, GALLERY).map((row) => this.thumbnail(number, row))));
+      nodes.push(el('div', { id: 'selected', className: 'grid' }, ...this.selected.slice(0, GALLERY).map((row) => this.thumbnail(version, row))));
       if (this.selected.length > GALLERY) nodes.push(el('p', { className: 'note', textContent: `and ${count(this.selected.length - GALLERY, 'more image')}` }));
     } else {
       nodes.push(el('p', { className: 'note', textContent: 'Click a point to search with it. Hold Shift, or press Select, and draw around points to select them.' }));
@@ -158,12 +158,12 @@ export class PointMap {
     fill(this.selection, ...nodes);
   }
 
-  thumbnail(number, row) {
+  thumbnail(version, row) {
     const code = this.points.codes[row];
     const name = this.collection.classes[code] ?? '';
     return el(
       'button', { className: 'card', onclick: () => this.onQuery(row), title: name },
-      picture(api.image(number, row, 96), name), el('span', { textContent: name }),
+      picture(api.image(version, row, 96), name), el('span', { textContent: name }),
     );
   }
 
@@ -189,8 +189,8 @@ export class PointMap {
   }
 
   async save() {
-    const { number, name, classes } = this.collection;
-    const [names, rightness] = await Promise.all([api.ids(number), api.right(number)]);
+    const { version, name, classes } = this.collection;
+    const [names, rightness] = await Promise.all([api.ids(version), api.right(version)]);
     const quote = (text) => `"${String(text).replaceAll('"', '""')}"`;
     const words = { '-1': '', 0: 'no', 1: 'yes' };
     const line = (row) => [row, quote(names[row]), quote(classes[this.points.codes[row]] ?? ''), this.points.x[row], this.points.y[row], words[rightness[row]]].join(',');
@@ -200,7 +200,7 @@ export class PointMap {
   showTip(row) {
     const tip = byId('tip');
     const name = this.collection.classes[this.points.codes[row]] ?? '';
-    fill(tip, picture(api.image(this.collection.number, row), ''), el('span', { textContent: name || `image ${row}` }));
+    fill(tip, picture(api.image(this.collection.version, row), ''), el('span', { textContent: name || `image ${row}` }));
     const [x, y] = this.plot.getScreenPosition(row) ?? [0, 0];
     const frame = this.canvas.getBoundingClientRect();
     tip.hidden = false;

@@ -32,7 +32,7 @@ export function build(page) {
 export const random = (page) => go({ row: Math.floor(Math.random() * (page.first.queries || page.first.count)) });
 
 async function randomOf(page, code) {
-  const { codes } = await api.points(page.first.number, page.first.count, 'pca');
+  const { codes } = await api.points(page.first.version, page.first.count, 'pca');
   const rows = [];
   codes.forEach((value, row) => { if (value === code && row < (page.first.queries || page.first.count)) rows.push(row); });
   if (rows.length) go({ row: rows[Math.floor(Math.random() * rows.length)] });
@@ -41,9 +41,9 @@ async function randomOf(page, code) {
 // The next query whose nearest neighbour is of another class, worst first.
 export async function step(page, by) {
   try {
-    const key = `${page.first.number}/${state.of}`;
+    const key = `${page.first.version}/${state.of}`;
     if (failing.key !== key) {
-      const found = await api.failures(page.first.number, state.of, 0, 1000);
+      const found = await api.failures(page.first.version, state.of, 0, 1000);
       failing = { rows: found.items.map((item) => item.row), at: -1, key };
     }
     if (!failing.rows.length) { say('No mistakes: every query finds its class first.', 'fine'); return; }
@@ -61,10 +61,10 @@ export async function show(page) {
   if (row >= page.first.count) { say(`There is no image ${row}; the last one is ${page.first.count - 1}.`); return; }
   const sides = page.second ? [page.first, page.second] : [page.first];
   try {
-    const found = await Promise.all(sides.map((side) => api.neighbours(side.number, row, k)));
+    const found = await Promise.all(sides.map((side) => api.neighbours(side.version, row, k)));
     if (turn !== shown) return;
     say('');
-    draw(page, picture(api.image(page.first.number, row, 320), 'query'), found[0].query, sides, found);
+    draw(page, picture(api.image(page.first.version, row, 320), 'query'), found[0].query, sides, found);
   } catch (error) { if (turn === shown) say(error.message); }
 }
 
@@ -73,7 +73,7 @@ export async function search(page, file) {
   const sides = page.second && page.mode === 'runs' ? [page.first, page.second] : [page.first];
   fill(byId('answer'), el('p', { className: 'note', textContent: 'Searching …' }));
   try {
-    const found = await Promise.all(sides.map((side) => api.upload(page.mode, side.number, file, state.k, side.classes)));
+    const found = await Promise.all(sides.map((side) => api.upload(page.mode, side.version, file, state.k, side.classes)));
     if (turn !== shown) return;
     say('');
     go({ row: null }, true);
@@ -106,7 +106,7 @@ function draw(page, asked, item, sides, found) {
 function card(side, hit, fresh) {
   const name = hit.class === null ? '' : side.classes[hit.class] ?? '';
   const verdict = hit.right === null ? '' : hit.right ? ' right' : ' wrong';
-  const source = hit.row === undefined ? `/image/${hit.id.split('/').map(encodeURIComponent).join('/')}?size=160` : api.image(side.number, hit.row);
+  const source = hit.row === undefined ? `/image/${hit.id.split('/').map(encodeURIComponent).join('/')}?size=160` : api.image(side.version, hit.row);
   const mark = hit.right === null ? '' : hit.right ? '✓ ' : '✗ ';
   return el(
     'button',

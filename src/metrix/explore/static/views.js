@@ -10,13 +10,13 @@ const cards = (side, items) =>
   el('div', { className: 'grid' }, ...items.map((item) =>
     el(
       'button', { className: `card${item.row === state.row ? ' current' : ''}`, title: item.id, onclick: () => go({ row: item.row }) },
-      picture(api.image(side.number, item.row), item.id), el('span', { textContent: side.classes[item.class] ?? '' }),
+      picture(api.image(side.version, item.row), item.id), el('span', { textContent: side.classes[item.class] ?? '' }),
     )));
 
 export async function mistakes(page, place) {
   const side = page.first;
   if (!side.classes.length) return fill(place, note('There are no classes, so nothing is right or wrong.'));
-  const found = await api.failures(side.number, state.of, 0, 120);
+  const found = await api.failures(side.version, state.of, 0, 120);
   const of = state.of === null ? null : side.classes[state.of];
   const share = found.asked ? ` of ${found.asked.toLocaleString('en')} queries` : '';
   const title = found.total ? `${count(found.total, 'mistake')}${of === null ? share : ` on ${of}`}, worst first` : 'No mistakes';
@@ -30,7 +30,7 @@ export async function mistakes(page, place) {
 
 export async function confusion(page, place) {
   const side = page.first;
-  const found = side.classes.length ? await api.confusion(side.number) : { total: 0, pairs: [] };
+  const found = side.classes.length ? await api.confusion(side.version) : { total: 0, pairs: [] };
   if (!found.pairs.length) return fill(place, el('h2', { textContent: 'No confusions' }), note('No image is nearest to one of another class.'));
   const most = found.pairs[0].count;
   const row = (pair) =>
@@ -50,8 +50,8 @@ export async function confusion(page, place) {
 
 export async function changes(page, place) {
   if (!page.second) return fill(place, el('h2', { textContent: 'Nothing to compare' }), note('Choose a second run above: metrix explore RUN RUN.'));
-  const found = await api.compare(page.first.number, page.second.number);
-  const { codes } = await api.points(page.first.number, page.first.count, 'pca');
+  const found = await api.compare(page.first.version, page.second.version);
+  const { codes } = await api.points(page.first.version, page.first.count, 'pca');
   const group = (title, rows) => [
     el('h3', { textContent: `${title}: ${rows.length.toLocaleString('en')}` }),
     cards(page.first, rows.slice(0, 120).map((row) => ({ row, id: `image ${row}`, class: codes[row] }))),

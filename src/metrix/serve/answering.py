@@ -1,0 +1,127 @@
+"""How a batch of queries is answered: one pass through the network, one search for queries with the same options."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metrix.retrieve.queries import Queries, search_queries
+from metrix.search.refining import DEPTH
+from metrix.serve.metrics import Metrics
+from metrix.serve.state import ServedIndex, plain
+
+Neighbour = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a query is to be answered; queries with the same options are searched together."""
+
+    k: int = 10
+    where: tuple[str, ...] = ()
+    expand: int = 0
+    rerank: bool = False
+    minimum: float | None = None
+
+    @property
+    def are_costly(self) -> bool:
+        """Whether a search with them takes much longer than one without."""
+        return bool(self.where or self.expand or self.rerank)
+
+
+@dataclass(frozen=True, eq=False)
+class PendingQuery:
+    """A query on a state of an index: a view for the network or a vector, and its own id if it is of the index."""
+
+    state: ServedIndex
+    options: Options
+    view: Tensor | None = None
+    vector: NDArray[np.float32] | None = None
+    own: Any = None
+
+
+Answers = Iterator[tuple[int, "list[Neighbour] | Exception"]]
+
+
+def answer_queries(queries: Sequence[PendingQuery], begin: Callable[[int], bool], metrics: Metrics) -> Answers:
+    """The neighbours of each query with its place in the list, as they are found.
+
+    `begin` is asked right before a query is worked on; one that was given up meanwhile is left out. A search that
+    fails is the failure of all queries that were searched together: each was checked when it arrived.
+    """
+    groups: dict[tuple[int, Options], list[int]] = {}
+    for n, query in enumerate(queries):
+        groups.setdefault((id(query.state), query.options), []).append(n)
+    vectors: dict[int, NDArray[np.float32]] = {}
+    wanted = {n: begin(n) for n, query in enumerate(queries) if query.view is not None}
+    for rows in _by_encoder(queries, wanted):
+        try:
+            vectors |= _embed(queries, rows, metrics)
+        except Exception as error:
+            yield from ((n, error) for n in rows)
+    for rows in groups.values():
+        mine = [n for n in rows if (n in vectors if queries[n].view is not None else begin(n))]
+        if mine:
+            yield from _search(queries, mine, vectors, metrics)
+
+
+def _by_encoder(queries: Sequence[PendingQuery], wanted: dict[int, bool]) -> list[list[int]]:
+    """The queries that go through each network."""
+    rows: dict[int, list[int]] = {}
+    for n, begun in wanted.items():
+        if begun:
+            rows.setdefault(id(queries[n].state.encoder), []).append(n)
+    return list(rows.values())
+
+
+def _embed(queries: Sequence[PendingQuery], rows: Sequence[int], metrics: Metrics) -> dict[int, NDArray[np.float32]]:
+    encoder = queries[rows[0]].state.encoder
+    assert encoder is not None
+    with metrics.inference.time():
+        found = encoder.embed([view for n in rows if (view := queries[n].view) is not None])
+    return dict(zip(rows, found, strict=True))
+
+
+def _search(
+    queries: Sequence[PendingQuery],
+    rows: Sequence[int],
+    embedded: dict[int, NDArray[np.float32]],
+    metrics: Metrics,
+) -> Answers:
+    state, options = queries[rows[0]].state, queries[rows[0]].options
+    vectors = np.stack([embedded[n] if n in embedded else _vector(queries[n]) for n in rows])
+    none = (None,) * len(rows)
+    asked = Queries(("",) * len(rows), vectors, tuple(queries[n].own for n in rows), none)
+    start = time.perf_counter()
+    try:
+        with state.held() as there:
+            if not there:
+                return  # those who asked have gone
+            with state.using_store() as index:
+                found = search_queries(
+                    index,
+                    asked,
+                    options.k,
+                    least=options.minimum,
+                    where=options.where,
+                    expand=options.expand,
+                    rerank=DEPTH if options.rerank else 0,
+                )
+    except Exception as error:
+        yield from ((n, error) for n in rows)
+        return
+    finally:
+        metrics.searching.observe(time.perf_counter() - start)
+    for n, hits in zip(rows, found, strict=True):
+        yield n, [plain(hit) for hit in hits]
+
+
+def _vector(query: PendingQuery) -> NDArray[np.float32]:
+    assert query.vector is not None
+    return query.vector
