@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from metrix.data import ImageError
 from metrix.errors import InvalidInput
-from metrix.search.filters import read_conditions
+from metrix.search.filters import read_filter
 from metrix.serve.answering import Neighbour, Options, PendingQuery
 from metrix.serve.schemas import SEARCH_BODY, SEARCH_STATUSES, Answer, JsonQueries, JsonQuery
 from metrix.serve.service import Service
@@ -31,7 +31,7 @@ def add_search(app: FastAPI, service: Service) -> None:
 
     async def read_options(
         k: int = Query(10, ge=1, le=limits.k, description="neighbours"),
-        where: list[str] = Query([], max_length=20, description="conditions such as label=cat or price<10"),
+        where: list[str] = Query([], max_length=20, description="conditions: label=cat, price<10, label in (cat, dog) or price<10"),
         expand: int = Query(0, ge=0, le=100, description="expand the query by so many nearest (αQE)"),
         rerank: bool = Query(False, description="re-rank by k-reciprocal neighbours"),
         threshold: float | None = Query(None, ge=-1, le=1, description="only neighbours at least this similar"),
@@ -43,7 +43,7 @@ def add_search(app: FastAPI, service: Service) -> None:
             if len(text) > LONGEST_CONDITION or not text.isprintable():
                 raise InvalidInput("where: expected a short condition such as label=cat")
         index = service.current.index
-        read_conditions(where, index.columns)  # a wrong one is refused here, not in a batch with others
+        read_filter(where, index.columns)  # a wrong one is refused here, not in a batch with others
         stored = index.description.threshold
         if same and stored is None:
             raise InvalidInput(
