@@ -31,7 +31,7 @@ def add_search(app: FastAPI, service: Service) -> None:
 
     async def read_options(
         k: int = Query(10, ge=1, le=limits.k, description="neighbours"),
-        where: list[str] = Query([], max_length=20, description="conditions: label=cat, price<10, label in (cat, dog) or price<10"),
+        where: list[str] = Query([], max_length=20, description="filters: label=cat, price<10 or label in (a, b)"),
         expand: int = Query(0, ge=0, le=100, description="expand the query by so many nearest (αQE)"),
         rerank: bool = Query(False, description="re-rank by k-reciprocal neighbours"),
         threshold: float | None = Query(None, ge=-1, le=1, description="only neighbours at least this similar"),
