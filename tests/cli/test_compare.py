@@ -13,7 +13,7 @@ def test_differences_are_paired_over_the_same_queries(metrix: Any, run: Path, ot
     from metrix import evaluate
     from metrix.runs.trained_model import open_run
 
-    outcome = metrix("compare", run, other_run, "--json", "--ks", "1,2")
+    outcome = metrix("compare", run, other_run, "--json", "--ks", "1,2", "--bootstrap-over", "queries")
     assert outcome.code == 0, outcome.err
     found = outcome.json
     assert found["baseline"] == str(run)
@@ -26,6 +26,7 @@ def test_differences_are_paired_over_the_same_queries(metrix: Any, run: Path, ot
         per_query.append(evaluate.retrieval(test.vectors, test.labels, ks=(1, 2)).per_query["recall@1"])
     difference = second["against_baseline"]["differences"]["recall@1"]
     assert difference["difference"] == pytest.approx(np.mean(per_query[1] - per_query[0]), abs=1e-12)
+    assert second["against_baseline"]["over"] == "queries"
     assert difference["low"] <= difference["difference"] <= difference["high"]
     # Sharper than two separate samples: what both find or both miss does not vary.
     spread = np.sqrt(sum(values.var() / len(values) for values in per_query))

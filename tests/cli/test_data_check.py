@@ -65,3 +65,13 @@ def test_mistakes(option: str, value: str, photos: Path, metrix: Metrix) -> None
     ended = metrix("data", "check", photos, option, value)
     assert ended.code in (1, 2)
     assert "Traceback" not in ended.out + ended.err
+
+
+def test_one_test_class_is_a_problem_and_few_are_pointed_out(photos: Path, metrix: Metrix) -> None:
+    one = metrix("data", "check", photos, "--unseen", "0.04")
+    assert one.code == 1
+    assert "every measure would be 100 %" in one.out
+    assert "not ready to train on" in one.out
+    few = metrix("data", "check", photos, "--unseen", "0.34")
+    assert few.code == 0
+    assert "the test part has 2 classes only" in few.out

@@ -355,3 +355,36 @@ def test_processes_embed_in_shares(run: Path, tmp_path: Path, metrix: Any) -> No
     expected = metrix("evaluate", alone, "--json", "--bootstrap", 0).json
     assert {**json.loads(said[0]), "run": ""} == {**expected, "run": ""}
     assert [p.name for p in (shared / "embeddings").iterdir()] == ["test.safetensors"]
+
+
+def write_vectors(folder: Path, classes: int) -> tuple[str, Path, str, Path]:
+    rng = np.random.default_rng(0)
+    np.save(folder / "x.npy", rng.standard_normal((40, 4)).astype(np.float32))
+    (folder / "y.txt").write_text("\n".join(f"class {n % classes}" for n in range(40)))
+    return "--embeddings", folder / "x.npy", "--labels", folder / "y.txt"
+
+
+def test_a_single_class_is_not_measured(metrix: Any, tmp_path: Path) -> None:
+    outcome = metrix("evaluate", *write_vectors(tmp_path, 1))
+    assert outcome.code != 0
+    assert "no answer could be wrong, and every measure would be 100 %" in outcome.err
+    assert "100.00" not in outcome.out
+
+
+@pytest.mark.parametrize(("classes", "few"), [(2, True), (4, True), (5, False)])
+def test_figures_of_few_classes_come_with_a_caution(metrix: Any, tmp_path: Path, classes: int, few: bool) -> None:
+    given = write_vectors(tmp_path, classes)
+    shown = metrix("evaluate", *given)
+    assert shown.code == 0, shown.err
+    said = " ".join(shown.out.split())
+    assert (f"of {classes} classes only" in said) == few
+    assert f"40 queries of {classes} classes in a gallery of 40 of {classes} classes" in said
+    assert metrix("evaluate", *given, "--json").json["retrieval"]["few_classes"] == few
+
+
+def test_what_the_intervals_resample_is_a_choice_and_named(metrix: Any, tmp_path: Path) -> None:
+    given = write_vectors(tmp_path, 8)
+    assert "95 % interval over classes" in metrix("evaluate", *given).out
+    assert "95 % interval over queries" in metrix("evaluate", *given, "--bootstrap-over", "queries").out
+    refused = metrix("evaluate", *given, "--bootstrap-over", "images")
+    assert "unknown bootstrap unit 'images'" in refused.err

@@ -43,6 +43,7 @@ def test_check_counts_what_has_no_answer(tmp_path: Path, paint: Paint) -> None:
         "query/c/1.png",
         "query/d/1.png",
         "gallery/c/2.png",
+        "gallery/e/1.png",
     ):
         paint(tmp_path / path)
     report = data.check(tmp_path, holdout=0)

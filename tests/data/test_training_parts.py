@@ -8,7 +8,12 @@ import pytest
 
 from metrix import data
 from metrix.data.catalogue import Catalogue, ImageRow
-from metrix.data.training_parts import choose_validation, describe_untrainable
+from metrix.data.training_parts import (
+    can_select,
+    choose_validation,
+    describe_few_test_classes,
+    describe_untrainable,
+)
 from metrix.errors import DataError
 from metrix.train import Config
 from metrix.train.batches import open_data, select_training_part
@@ -48,9 +53,15 @@ def test_enough_classes_are_the_ones_that_hold_out_takes() -> None:
 
 
 def test_a_validation_part_of_the_data_is_taken_as_it_is() -> None:
-    rows = [ImageRow(f"{k}/{n}.png", f"class {k}", "val" if k else "train") for k in range(2) for n in range(2)]
+    rows = [ImageRow(f"{k}/{n}.png", f"class {k}", "val" if k else "train") for k in range(3) for n in range(2)]
     catalogue = Catalogue.from_rows("folder", Path("photos"), rows)
     assert choose_validation(catalogue, 0.1) is catalogue
+
+
+def test_a_single_validation_class_selects_nothing() -> None:
+    catalogue = choose_validation(parts(a="train train", b="train train", c="val val val", d="test", e="test"), 0.1)
+    assert not can_select(catalogue)
+    assert "a single class, of which no answer can be wrong, so no epoch is selected" in "".join(catalogue.notes)
 
 
 def parts(**given: str) -> Catalogue:
@@ -66,6 +77,7 @@ def parts(**given: str) -> Catalogue:
         (parts(a="train train", b="train train", c="query query"), "got no gallery images"),
         (parts(a="query gallery", b="query gallery"), "at least 2 classes to train on, got 0"),
         (parts(a="train train", b="test test"), "at least 2 classes to train on, got 1"),
+        (parts(a="train train", b="train", c="test test"), "at least 2 classes to measure the model on, got 1"),
         (parts(a="train", b="train", c="test", d="test"), "another one of their class to find, got none"),
     ],
 )
@@ -74,7 +86,14 @@ def test_data_that_cannot_be_trained_on_or_measured(catalogue: Catalogue, messag
 
 
 def test_data_that_can() -> None:
-    assert describe_untrainable(parts(a="train train", b="train", c="query gallery")) == []
+    assert describe_untrainable(parts(a="train train", b="train", c="query gallery", d="gallery")) == []
+
+
+@pytest.mark.parametrize(("tested", "few"), [(1, False), (2, True), (4, True), (5, False)])
+def test_few_test_classes_are_pointed_out(tested: int, few: bool) -> None:
+    catalogue = parts(a="train train", b="train", **{f"t{n}": "test test" for n in range(tested)})
+    assert bool(describe_few_test_classes(catalogue)) == few
+    assert bool(describe_untrainable(catalogue)) == (tested == 1)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4])

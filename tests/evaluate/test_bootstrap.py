@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metrix.errors import InvalidInput, LabelError, ShapeError
+from metrix.errors import ChoiceError, InvalidInput, LabelError, ShapeError
 from metrix.evaluate import Retrieval, compare, retrieval
 
 
@@ -36,11 +37,41 @@ def test_the_interval_is_that_of_a_literal_loop() -> None:
     a, b = run(1, 1.0), run(2, 0.95)
     values = b.per_query["map@r"] - a.per_query["map@r"]
     rng = np.random.default_rng(9)
-    means = [np.mean([values[i] for i in rng.integers(len(values), size=len(values))]) for _ in range(2000)]
-    result = compare(a, b, resamples=2000)["map@r"]
-    spread = np.std(means)
-    assert result.low == pytest.approx(np.quantile(means, 0.025), abs=0.3 * spread)
-    assert result.high == pytest.approx(np.quantile(means, 0.975), abs=0.3 * spread)
+    by_class = [values[a.query_labels == c] for c in range(20)]
+    of_queries = [np.mean([values[i] for i in rng.integers(len(values), size=len(values))]) for _ in range(2000)]
+    of_classes = [np.concatenate([by_class[c] for c in rng.integers(20, size=20)]).mean() for _ in range(2000)]
+    # 2.5 % in each tail for 200 queries, 1.6 % for 20 classes: Φ(√(20/19) · t(2.5 %, 19))
+    for over, means, tail in (("queries", of_queries, 0.0245), ("classes", of_classes, 0.0159)):
+        compared = compare(a, b, resamples=2000, over=over)
+        assert compared.over == compared.to_dict()["over"] == over
+        result, spread = compared["map@r"], np.std(means)
+        assert result.low == pytest.approx(np.quantile(means, tail), abs=0.3 * spread)
+        assert result.high == pytest.approx(np.quantile(means, 1 - tail), abs=0.3 * spread)
+
+
+def test_a_class_that_decides_all_is_seen_by_resampling_classes_only() -> None:
+    labels = np.repeat(np.arange(6), 50)
+    better = np.where(labels == 0, 1.0, 0.0)  # every query of one class in six is won, nothing else changes
+    base = retrieval(np.random.default_rng(0).standard_normal((300, 4)), labels, ks=(1,), resamples=0)
+    a, b = (replace(base, per_query={"recall@1": values}) for values in (np.zeros(300), better))
+    assert compare(a, b, over="queries")["recall@1"].significant
+    assert not compare(a, b)["recall@1"].significant
+    assert compare(a, b)["recall@1"].p_value > 0.05
+
+
+def test_queries_of_one_class_say_nothing_about_others() -> None:
+    rng = np.random.default_rng(0)
+    gallery, names = rng.standard_normal((40, 4)), np.arange(40) % 8
+    a, b = (retrieval(rng.standard_normal((5, 4)), [3] * 5, (1,), gallery, names) for _ in range(2))
+    assert a.intervals == {}
+    assert "1 class" in a.caution
+    found = compare(a, b)["recall@1"]
+    assert (found.low, found.high, found.p_value, found.significant) == (-np.inf, np.inf, 1.0, False)
+
+
+def test_an_unknown_unit_is_refused() -> None:
+    with pytest.raises(ChoiceError, match="unknown bootstrap unit 'images'"):
+        compare(run(1, 1.0), run(2, 1.0), over="images")
 
 
 def test_pairing_is_sharper_than_two_intervals() -> None:
@@ -76,7 +107,7 @@ def test_no_difference_is_found_as_often_as_it_should() -> None:
 
     def fake() -> Retrieval:
         values = {"recall@1": rng.integers(2, size=base.queries).astype(float)}
-        return Retrieval((1,), values, base.query_rows, base.query_labels, 0, 0, {}, 0.95)
+        return replace(base, per_query=values)
 
     found = [compare(fake(), fake(), resamples=300)["recall@1"] for _ in range(200)]
     assert 0.01 < np.mean([one.significant for one in found]) < 0.11

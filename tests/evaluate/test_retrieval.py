@@ -198,14 +198,16 @@ def test_per_class_and_dict() -> None:
 
 def test_intervals_hold_the_mean_and_repeat() -> None:
     x, labels = clusters(6, 200, 10, 6, noise=1.5)
-    first, again = retrieval(x, labels), retrieval(x, labels)
+    first, again = retrieval(x, labels, over="queries"), retrieval(x, labels, over="queries")
     assert first.intervals == again.intervals
+    assert first.to_dict()["intervals_over"] == "queries"
+    assert retrieval(x, labels).to_dict()["intervals_over"] == "classes"
     for name, (low, high) in first.intervals.items():
         assert low <= first.means[name] <= high
         # The normal approximation of the same interval.
         width = 2 * 1.96 * first.per_query[name].std() / np.sqrt(200)
         assert high - low == pytest.approx(width, rel=0.2)
-    other = retrieval(x, labels, generator=torch.Generator().manual_seed(1))
+    other = retrieval(x, labels, over="queries", generator=torch.Generator().manual_seed(1))
     assert other.intervals != first.intervals
     assert other.means == first.means
     assert retrieval(x, labels, resamples=0).intervals == {}

@@ -52,7 +52,7 @@ def test_the_overview_speaks_of_map_at_r_where_recall_does_not_differ() -> None:
     points = 100 * differences["tight"][1]["map@r"].difference
     assert points > 30
     assert f"MAP@R is {points:.2f} points higher" in said
-    assert "more than the choice of queries explains" in said
+    assert "more than the choice of classes explains" in said
     (tiles,) = (block for block in overview.blocks if isinstance(block, Tiles))
     assert "MAP@R 100.0 %" in tiles.tiles[1].detail
 
@@ -72,12 +72,12 @@ def test_one_seed_cannot_tell_and_several_state_their_spread() -> None:
 def test_only_what_differs_by_more_than_noise_is_marked_as_best() -> None:
     close = [reported("a", *draw(0.40)), reported("b", *draw(0.405))]
     table: Any = build_metrics_section(close, {}, 200).blocks[0]
-    recalls = [row[3].value for row in table.rows]
+    recalls = [row[4].value for row in table.rows]
     assert recalls[0] != recalls[1]  # one of them is the higher one, by noise
-    assert not [place for place in table.best if place[1] == 3]
+    assert not [place for place in table.best if place[1] == 4]
     clear = [*close, reported("c", *draw(1.5))]
     table = build_metrics_section(clear, {}, 200).blocks[0]
-    assert {(0, 3), (1, 3)} <= table.best  # both are better than c, and cannot be told apart
+    assert {(0, 4), (1, 4)} <= table.best  # both are better than c, and cannot be told apart
     assert not [place for place in table.best if place[0] == 2]
     assert any("cannot tell from it" in note for note in table.footnotes)
     assert build_metrics_section(clear, {}, 0).blocks[0].best == set()  # type: ignore[union-attr]

@@ -129,7 +129,7 @@ def test_markdown_says_the_same_with_its_figures_beside_it(reported: Any, runs: 
     addresses = re.findall(r"\]\((report-files/[^)]+)\)", text)
     assert all((runs / "out" / address).is_file() for address in addresses)
     assert sum(address.endswith(".png") for address in addresses) >= 11
-    assert "| run | queries | gallery | Recall@1 |" in text
+    assert "| run | classes | queries | gallery | Recall@1 |" in text
 
 
 def test_cost_is_of_the_log_and_the_model(reported: Any, runs: Path) -> None:

@@ -47,8 +47,9 @@ def test_the_threshold_reaches_what_is_wanted_and_only_just(
     assert found.low < found.high
 
 
-def test_resampling_is_over_the_classes_of_queries() -> None:
+def test_resampling_is_over_the_classes_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = classes(n=60, k=5)
+    monkeypatch.setattr(counting, "BLOCK_BYTES", 4 * 60 * 7)
     found = count_pairs(x, labels, resamples=3, seed=4)
     draws = np.random.default_rng(4)
     bins = np.clip(((x @ x.T).astype(np.float64) + 1) * BINS / 2, 0, BINS - 1).astype(int)
@@ -59,9 +60,27 @@ def test_resampling_is_over_the_classes_of_queries() -> None:
         for i in range(60):
             for j in range(60):
                 if i != j:
-                    (same if labels[i] == labels[j] else different)[bins[i, j]] += times[labels[i]]
+                    if labels[i] == labels[j]:
+                        same[bins[i, j]] += times[labels[i]]
+                    else:  # 4/5 is the expected weight of two classes
+                        different[bins[i, j]] += times[labels[i]] * times[labels[j]] / 0.8
         assert np.abs(found.resampled_same[b] - same).sum() <= 4  # an edge may fall otherwise in float32
-        assert np.abs(found.resampled_different[b] - different).sum() <= 4
+        assert np.abs(found.resampled_different[b] - different).sum() <= 8
+
+
+def test_many_classes_are_resampled_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = classes(n=300, k=60)
+    whole = count_pairs(x, labels, resamples=400)
+    monkeypatch.setattr(counting, "MOST_UNITS", 20)
+    grouped = count_pairs(x, labels, resamples=400)
+    assert (grouped.units, grouped.classes) == (20, len(np.unique(labels)))
+    assert (grouped.same == whole.same).all()
+    assert (grouped.different == whole.different).all()
+    total = whole.different.sum()
+    assert grouped.resampled_different.sum(axis=1).mean() == pytest.approx(total, rel=0.03)
+    for name in ("recall", "far"):
+        (a, b), (c, d) = whole.intervals(0.4)[name], grouped.intervals(0.4)[name]
+        assert (d - c) == pytest.approx(b - a, rel=0.4)
 
 
 def test_the_interval_narrows_with_more_classes() -> None:

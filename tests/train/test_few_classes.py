@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from metrix.errors import DataError
 from metrix.experiments.train_once import train_once
 from metrix.train import Config, train
 from metrix.train.watching import Watcher
@@ -84,3 +85,22 @@ def test_measuring_the_untrained_network_changes_nothing_and_a_resumed_run_keeps
     without = train(config, tmp_path / "without")
     states = [load_file(run.last) for run in (whole, without)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+def test_results_on_few_test_classes_carry_a_flag(small: Config, tmp_path: Path) -> None:
+    heard = Notes()
+    config = small.with_values({"unseen": 0.025, "max_steps": 1, "holdout": 0.0})  # 3 of 120 classes
+    run = train(config, tmp_path / "run", watcher=heard)
+    assert run.results is not None
+    assert run.results["test"]["classes"] == 3
+    assert run.results["test"]["few_classes"] is True
+    assert any("the test part has 3 classes only" in note for note in heard.notes)
+    many = train(small.with_values({"max_steps": 1}), tmp_path / "many")
+    assert many.results is not None
+    assert "few_classes" not in many.results["test"]
+
+
+def test_a_single_test_class_is_refused_before_training(small: Config, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="at least 2 classes to measure the model on, got 1"):
+        train(small.with_values({"unseen": 0.001}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.evaluate import BootstrapOver
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 
 
@@ -22,6 +23,7 @@ def compare_command(
         str | None, typer.Option(help="values of K in Recall@K, separated by commas; those of the dataset by default")
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=1, help="resamples of the paired bootstrap")] = 1000,
+    bootstrap_over: BootstrapOver = "classes",
     advise: Annotated[
         bool,
         typer.Option(
@@ -35,8 +37,9 @@ def compare_command(
 ) -> None:
     """Compare runs: settings that differ, Recall@K, and whether the differences are significant.
 
-    All runs answer the same queries, so the bootstrap is paired by query. With --advise, runs are paired by seed
-    instead, and the Recall@1 that each measured at its end is compared.
+    All runs answer the same queries, so they are compared query by query; the bootstrap draws classes, each with all
+    its queries. With --advise, runs are paired by seed instead, and the Recall@1 that each measured at its end is
+    compared.
     """
     import json
 
@@ -54,7 +57,13 @@ def compare_command(
     reading = choose_reading(max_bad, root, follow_links)
     with show_progress(json_output) as report:
         result = compare_runs(
-            runs, data, parse_integers("--ks", ks), resamples=bootstrap, report=report, reading=reading
+            runs,
+            data,
+            parse_integers("--ks", ks),
+            resamples=bootstrap,
+            over=bootstrap_over,
+            report=report,
+            reading=reading,
         )
     if json_output:
         typer.echo(json.dumps(result.to_dict()))

@@ -11,6 +11,15 @@ import typer
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
+BootstrapOver = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-over",
+        metavar="UNIT",
+        help="what the bootstrap draws: classes, as tests are of unseen classes, or queries, for the same classes",
+    ),
+]
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
@@ -38,6 +47,7 @@ def evaluate_command(
     bootstrap: Annotated[
         int, typer.Option(min=0, metavar="N", help="resamples for confidence intervals; 0 for none")
     ] = 1000,
+    bootstrap_over: BootstrapOver = "classes",
     approximate: Annotated[
         bool, typer.Option("--approximate", help="use approximate search, and report what it loses")
     ] = False,
@@ -100,6 +110,7 @@ def evaluate_command(
         examples,
         chosen,
         resamples=bootstrap,
+        over=bootstrap_over,
         approximate=approximate,
         clustered=clustering,
         expand=expand,

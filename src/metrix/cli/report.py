@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.evaluate import BootstrapOver
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 
 
@@ -34,6 +35,7 @@ def report_command(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="resamples for intervals and differences; 0 for neither")
     ] = 1000,
+    bootstrap_over: BootstrapOver = "classes",
     classes: Annotated[int, typer.Option(min=1, help="classes on the embedding map")] = 10,
     queries: Annotated[int, typer.Option(min=1, help="queries in each gallery of retrieved images")] = 6,
     test_only: Annotated[
@@ -70,6 +72,7 @@ def report_command(
         names=None if names is None else tuple(name.strip() for name in names.split(",")),
         ks=parse_integers("--ks", ks),
         resamples=bootstrap,
+        over=bootstrap_over,
         classes=classes,
         queries=queries,
         test_only=test_only,

@@ -22,7 +22,7 @@ from metrix.data.survey import (
     describe_too_many_broken,
     survey,
 )
-from metrix.data.training_parts import choose_validation, describe_untrainable
+from metrix.data.training_parts import choose_validation, describe_few_test_classes, describe_untrainable
 from metrix.errors import DataError
 from metrix.messages import OnProgress, count, first_few
 
@@ -122,6 +122,8 @@ def check(
     if not catalogue.problems:
         catalogue = choose_validation(catalogue, holdout, seed, broken)
         problems += describe_untrainable(catalogue, broken)
+    notes = [*catalogue.notes, *_find_lonely(catalogue), describe_few_test_classes(catalogue, broken)]
+    notes += [] if found.missing else _find_duplicates(catalogue)
     return CheckReport(
         spec=text,
         layout=catalogue.layout,
@@ -131,7 +133,7 @@ def check(
         sizes=sizes,
         broken=broken,
         problems=tuple(problem for problem in problems if problem),
-        notes=(*catalogue.notes, *_find_lonely(catalogue), *([] if found.missing else _find_duplicates(catalogue))),
+        notes=tuple(note for note in notes if note),
         dim=None if catalogue.vectors is None else catalogue.vectors.shape[1],
     )
 

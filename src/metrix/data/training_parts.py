@@ -17,6 +17,7 @@ from metrix.errors import DataError
 
 LEAST_CLASSES = 3  # of validation: with a single class, every neighbour is of the right one
 LEAST_QUERIES = 50  # validation images with another of their class: a difference of one is then 2 points
+FEW_CLASSES = 5  # of testing: below it, figures are shown with a caution
 LARGEST_SHARE = 3  # no more than one training class in three is held out to reach these
 
 
@@ -34,13 +35,14 @@ def choose_validation(catalogue: Catalogue, holdout: float, seed: int = 0, broke
         broken: images that are not used
     """
     if "val" in catalogue.part_names:
-        if count_answerable(catalogue, "val", broken):
+        if can_select(catalogue, broken):
             return catalogue
-        return _with_note(
-            catalogue,
-            f"no validation {catalogue.noun} has another one of its class, so no epoch is selected: the model is that "
-            "of the last",
+        why = (
+            "the validation part has a single class, of which no answer can be wrong"
+            if count_answerable(catalogue, "val", broken)
+            else f"no validation {catalogue.noun} has another one of its class"
         )
+        return _with_note(catalogue, f"{why}, so no epoch is selected: the model is that of the last")
     total = _count_classes(catalogue, "train")
     if holdout == 0 or total < 2:
         return catalogue
@@ -65,7 +67,7 @@ def choose_validation(catalogue: Catalogue, holdout: float, seed: int = 0, broke
 def describe_untrainable(catalogue: Catalogue, broken: Sequence[Broken] = ()) -> list[str]:
     """Why a model cannot be trained on the training part or measured on the test part; empty if both can be done."""
     problems = []
-    classes = len(np.unique(catalogue.labels[_good(catalogue, "train", broken)]))
+    classes = _count_good_classes(catalogue, "train", broken)
     if classes < 2:
         problems.append(
             f"expected at least 2 classes to train on, got {classes}; add classes, or lower unseen or holdout"
@@ -81,7 +83,28 @@ def describe_untrainable(catalogue: Catalogue, broken: Sequence[Broken] = ()) ->
             f"expected test {catalogue.noun}s with another one of their class to find, got none, so that nothing can "
             f"be measured; add {catalogue.noun}s to the test classes"
         )
+    elif _count_good_classes(catalogue, "gallery", broken) < 2:
+        problems.append(
+            "expected at least 2 classes to measure the model on, got 1, of which no answer can be wrong: every "
+            "measure would be 100 %; raise unseen, or add classes to the test part"
+        )
     return problems
+
+
+def describe_few_test_classes(catalogue: Catalogue, broken: Sequence[Broken] = ()) -> str:
+    """A note on figures that will be measured on very few classes; empty where there are enough, or none."""
+    classes = _count_good_classes(catalogue, "gallery", broken)
+    if not 1 < classes < FEW_CLASSES:
+        return ""
+    return (
+        f"the test part has {classes} classes only: figures measured on so few mean little, because another choice of "
+        "classes could give very different ones"
+    )
+
+
+def can_select(catalogue: Catalogue, broken: Sequence[Broken] = ()) -> bool:
+    """Whether the validation part can tell epochs apart: it has images with another of their class, and two classes."""
+    return count_answerable(catalogue, "val", broken) > 0 and _count_good_classes(catalogue, "val", broken) > 1
 
 
 def require_trainable(catalogue: Catalogue, name: str, broken: Sequence[Broken] = ()) -> None:
@@ -107,6 +130,10 @@ def count_answerable(catalogue: Catalogue, part: str, broken: Sequence[Broken] =
 
 def _good(catalogue: Catalogue, part: str, broken: Sequence[Broken]) -> NDArray[np.int64]:
     return np.setdiff1d(catalogue.where(part), [b.position for b in broken])
+
+
+def _count_good_classes(catalogue: Catalogue, part: str, broken: Sequence[Broken]) -> int:
+    return len(np.unique(catalogue.labels[_good(catalogue, part, broken)]))
 
 
 def _count_classes(catalogue: Catalogue, part: str) -> int:

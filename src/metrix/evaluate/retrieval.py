@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
 from metrix.evaluate import rank_metrics
 from metrix.evaluate.approximate import RowSearcher, Searcher, count_in_neighbours
-from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, numpy_generator
+from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, choose_units, numpy_generator
 from metrix.evaluate.confusion import Confusion, count_confusion
+from metrix.evaluate.few_classes import describe_few_classes
 from metrix.evaluate.graded import GradedTask, as_graded
 from metrix.evaluate.metrics import Metric, find_metric, retrieval_metrics
 from metrix.evaluate.ranks import Counts, Task, count_negatives_before
@@ -48,8 +49,10 @@ class Retrieval:
     query_labels: Array = field(repr=False)
     left_out: int  # queries without another example of their class
     gallery_size: int
+    gallery_classes: int
     intervals: dict[str, tuple[float, float]] = field(repr=False)  # empty if they were not asked for
     confidence: float
+    over: str = "classes"  # what the intervals resample
     search_loss: dict[str, float] | None = None  # of an approximate search: exact value - approximate value
     loss_sample: int = 0  # number of queries that the search loss is measured on
     confusion: Confusion | None = field(default=None, repr=False)  # if it was asked for
@@ -63,6 +66,16 @@ class Retrieval:
     def means(self) -> dict[str, float]:
         """Each metric averaged over the queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    @cached_property
+    def classes(self) -> int:
+        """The number of classes of the answered queries."""
+        return len(np.unique(self.query_labels))
+
+    @property
+    def caution(self) -> str:
+        """A sentence on how little figures of few classes mean; empty for five and more."""
+        return describe_few_classes(min(self.classes, self.gallery_classes))
 
     @property
     def recall(self) -> dict[int, float]:
@@ -112,10 +125,14 @@ class Retrieval:
         return {
             "queries": self.queries,
             "left_out": self.left_out,
+            "classes": self.classes,
             "gallery": self.gallery_size,
+            "gallery_classes": self.gallery_classes,
+            "few_classes": bool(self.caution),
             "measures": self.means,
             "intervals": {name: list(pair) for name, pair in self.intervals.items()},
             "confidence": self.confidence,
+            "intervals_over": self.over if self.intervals else None,
             "search": "exact" if self.search_loss is None else "approximate",
             "search_loss": self.search_loss,
             "loss_sample": self.loss_sample,
@@ -205,6 +222,7 @@ def retrieval(
     *,
     resamples: int = 1000,
     confidence: float = 0.95,
+    over: str = "classes",
     generator: torch.Generator | None = None,
     searcher: Searcher | RowSearcher | None = None,
     loss_sample: int = 1000,
@@ -221,6 +239,8 @@ def retrieval(
         gallery_labels: the class of each.
         resamples: bootstrap samples for the confidence intervals; 0 skips them.
         confidence: of the intervals.
+        over: what the intervals resample: `classes`, for what another draw of classes would give (none with queries of
+            a single class), or `queries`, for other queries of the same classes.
         generator: source of randomness; without one, results repeat.
         searcher: an index of the same gallery, with row numbers as ids, to use instead of the exact search. mAP, which
             needs the whole ranking, is then not computed.
@@ -275,7 +295,8 @@ def retrieval(
         sampled = len(sample)
     right, values = values[:, -1] > 0, values[:, :-1]
     names = [column.key for column in columns[:-1]]
-    bounds = bootstrap_intervals(values, resamples, confidence, rng) if resamples else np.empty((0, 2))
+    units = choose_units(over, query_labels[wanted])
+    bounds = bootstrap_intervals(values, units, resamples, confidence, rng) if resamples else np.empty((0, 2))
     return Retrieval(
         ks=chosen,
         per_query={name: np.ascontiguousarray(values[:, m]) for m, name in enumerate(names)},
@@ -283,8 +304,10 @@ def retrieval(
         query_labels=query_labels[wanted],
         left_out=len(task.queries) - len(wanted),
         gallery_size=len(task.gallery),
+        gallery_classes=len(np.unique(task.gallery_class)),
         intervals={name: (float(low), float(high)) for name, (low, high) in zip(names, bounds, strict=False)},
         confidence=confidence,
+        over=over,
         search_loss=search_loss,
         loss_sample=sampled,
         confusion=count_confusion(task, names_of_classes, wanted, right, searcher) if confusion else None,

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from metrix import __version__
-from metrix.errors import check_integer
+from metrix.errors import check_integer, unknown_choice
 from metrix.evaluate import Positivity
+from metrix.evaluate.bootstrap import UNITS
 from metrix.report.page import Page, Section
 from metrix.report.reported_runs import measure_run, read_runs
 from metrix.report.sections.classes import build_classes_section
@@ -39,6 +40,7 @@ class ReportOptions:
     names: tuple[str, ...] | None = None  # of the runs
     ks: tuple[int, ...] | None = None
     resamples: int = 1000
+    over: str = "classes"  # what they draw
     classes: int = 10  # on the map
     queries: int = 6  # in a gallery
     test_only: bool = False  # omit what needs the training images
@@ -48,6 +50,8 @@ class ReportOptions:
     def __post_init__(self) -> None:
         for name, least in (("resamples", 0), ("classes", 1), ("queries", 1), ("seed", 0)):
             check_integer(name, getattr(self, name), least)
+        if self.over not in UNITS:
+            raise unknown_choice("bootstrap unit", self.over, UNITS)
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,9 @@ def compose_report(
     options = options or ReportOptions()
     runs = read_runs(paths, options.names, report, options.reading)
     for done, run in enumerate(runs, 1):
-        measure_run(run, options.data, options.ks, options.resamples)
+        measure_run(run, options.data, options.ks, options.resamples, options.over)
         report("measuring", done, len(runs))
-    differences = compare_with_first(runs, options.resamples)
+    differences = compare_with_first(runs, options.resamples, options.over)
     geometry, shapes = build_geometry_section(runs, options.test_only, options.seed, report)
     positivity, curves = build_positivity_section(runs, options.test_only, options.seed, report)
     cost, costs = build_cost_section(runs)

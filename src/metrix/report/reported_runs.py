@@ -97,13 +97,15 @@ def read_runs(
     return runs
 
 
-def measure_run(run: ReportedRun, spec: str | None, ks: tuple[int, ...] | None, resamples: int) -> None:
+def measure_run(
+    run: ReportedRun, spec: str | None, ks: tuple[int, ...] | None, resamples: int, over: str = "classes"
+) -> None:
     """Embed and measure the test images; if that fails, keep the reason in `run.why`, unless `spec` was given."""
     if run.model is None:
         return
     try:
         test = embed_examples(run.model, spec)
-        found = evaluate_examples(test, ks, resamples=resamples, clustered=False, per_class=True)
+        found = evaluate_examples(test, ks, resamples=resamples, over=over, clustered=False, per_class=True)
         before = (run.results or {}).get("untrained_test") if spec is None else None  # of other data, it is unknown
         run.measured = MeasuredRun(run.name, run.config, run.model, test, found, before)
     except MetrixError as error:

@@ -1,4 +1,4 @@
-"""Comparison of runs: which settings differ, and whether their measures do, paired query by query."""
+"""Comparison of runs: which settings differ, and whether their measures do, query by query."""
 
 from __future__ import annotations
 
@@ -47,16 +47,18 @@ def compare_runs(
     ks: tuple[int, ...] | None = None,
     *,
     resamples: int = 1000,
+    over: str = "classes",
     report: Report = ignore_report,
     reading: Mapping[str, Any] | None = None,
 ) -> RunComparison:
-    """Measure runs on the test part and compare each with the first, by a paired bootstrap over queries.
+    """Measure runs on the test part and compare each with the first, by a paired bootstrap.
 
     Args:
         paths: the folders of two or more finished runs; the first is the baseline
         spec: data to measure all runs on; each run's own by default, which must then be the same images
         ks: the K of Recall@K
         resamples: bootstrap resamples
+        over: what they draw: classes, each with all its queries, or queries
         report: hears of the progress
         reading: other values for settings of how images are read, as for `open_run`
 
@@ -76,13 +78,14 @@ def compare_runs(
                 f"{about['data']!r}), but a paired comparison needs the same queries; give --data SPEC to measure "
                 "all runs on the same data"
             )
-    results = tuple(evaluate_examples(one, ks, resamples=resamples, clustered=False) for one in examples)
+    results = tuple(evaluate_examples(one, ks, resamples=resamples, over=over, clustered=False) for one in examples)
     return RunComparison(
         runs=tuple(str(path) for path in paths),
         settings=find_differing_settings([model.config for model in models]),
         evaluations=results,
         differences=tuple(
-            evaluate.compare(results[0].retrieval, other.retrieval, resamples=resamples) for other in results[1:]
+            evaluate.compare(results[0].retrieval, other.retrieval, resamples=resamples, over=over)
+            for other in results[1:]
         ),
     )
 

@@ -18,10 +18,11 @@ from metrix.core.relations import Relation
 from metrix.data.class_relations import describe_relation
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.vector_files import read_embeddings, read_labels
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, LabelError
 from metrix.evaluate import Clustering, Comparison, Retrieval
 from metrix.extras import has_extra
 from metrix.machine.devices import choose_device
+from metrix.messages import first_few
 from metrix.runs.class_table import list_classes, summarise_classes
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
@@ -150,6 +151,7 @@ def evaluate_examples(
     ks: tuple[int, ...] | None = None,
     *,
     resamples: int = 1000,
+    over: str = "classes",
     approximate: bool = False,
     clustered: bool | None = None,
     expand: int = 0,
@@ -161,14 +163,19 @@ def evaluate_examples(
     Args:
         examples: the embeddings
         ks: the K of Recall@K; the usual ones of the dataset by default
-        resamples: bootstrap resamples of the queries, for confidence intervals
+        resamples: bootstrap resamples, for confidence intervals
+        over: what they draw: classes, or queries
         approximate: search an approximate index instead of all of the gallery
         clustered: whether to measure clustering; None does unless there are very many examples and classes, or faiss is
             not installed
         expand: search again with each query expanded by so many neighbours (αQE); 0 for none
         rerank: re-rank so many neighbours of each query by k-reciprocal sets; 0 for none
         per_class: whether to count which classes are confused
+
+    Raises:
+        LabelError: if all that can be found is of one class: no answer could be wrong, every measure would be 100 %
     """
+    _require_two_classes(examples)
     about = dict(examples.about or {})
     chosen = ks or KS_LARGE.get(about.get("layout", ""), KS)
     if examples.relation is not None and (approximate or expand or rerank):
@@ -189,6 +196,7 @@ def evaluate_examples(
         _put_on_gpu(examples.gallery),
         _number(examples, examples.gallery_labels),
         resamples=resamples,
+        over=over,
         searcher=searcher,
         confusion=per_class and not (expand or rerank),
         relation=examples.relation,
@@ -200,8 +208,11 @@ def evaluate_examples(
     if expand or rerank:
         if approximate:
             raise InvalidInput("--approximate: expected a plain search, got --expand or --rerank; give one of them")
-        plain, retrieval = retrieval, _measure_refined(examples, chosen, resamples, expand, rerank, per_class)
-        refinement = evaluate.compare(plain, retrieval, resamples=max(resamples, 1))
+        plain, retrieval = (
+            retrieval,
+            _measure_refined(examples, chosen, expand, rerank, resamples=resamples, over=over, per_class=per_class),
+        )
+        refinement = evaluate.compare(plain, retrieval, resamples=max(resamples, 1), over=over)
         about |= {"expand": expand, "rerank": rerank}
     vectors, labels = examples.everything
     classes = len(np.unique(labels))
@@ -218,6 +229,17 @@ def _put_on_gpu(vectors: NDArray[Any] | None) -> Any:
     if vectors is None or device.type != "cuda" or vectors.nbytes > block_bytes(device):
         return vectors
     return torch.tensor(vectors, device=device)
+
+
+def _require_two_classes(examples: Examples) -> None:
+    searched = examples.labels if examples.gallery_labels is None else examples.gallery_labels
+    names = np.unique(searched)
+    if len(names) < 2:
+        raise LabelError(
+            f"expected examples of two classes or more to measure on, got {len(searched):,} of the class "
+            f"{first_few(names)} only: no answer could be wrong, and every measure would be 100 %; test on more "
+            "classes (--unseen in training, --data here)"
+        )
 
 
 def _number(examples: Examples, labels: NDArray[Any] | None) -> NDArray[Any] | None:
@@ -244,7 +266,7 @@ class _RefinedSearch:
 
 
 def _measure_refined(
-    examples: Examples, ks: tuple[int, ...], resamples: int, expand: int, rerank: int, per_class: bool
+    examples: Examples, ks: tuple[int, ...], expand: int, rerank: int, *, resamples: int, over: str, per_class: bool
 ) -> Retrieval:
     found = evaluate.retrieval(
         examples.vectors,
@@ -253,6 +275,7 @@ def _measure_refined(
         examples.gallery,
         examples.gallery_labels,
         resamples=resamples,
+        over=over,
         searcher=_RefinedSearch(examples, expand, rerank),
         loss_sample=1,
         confusion=per_class,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput
+from metrix.evaluate.few_classes import describe_few_classes
 from metrix.model.saving import CONFIG_FILE, WEIGHTS_FILE
 from metrix.runs.model_export import ExportedModel, describe_model, is_export_of
 from metrix.runs.output import write_output
@@ -66,6 +67,8 @@ def write_card(model: TrainedModel, about: dict[str, Any], name: str) -> str:
     measured = _read_measures(model)
     test = (model.run.results or {}).get("test", {})
     extent = f", {test['images']:,} images of {test['classes']:,} classes" if test else ""
+    if test and (caution := describe_few_classes(test["classes"])):
+        extent += f" (figures {caution})"
     mixup = config.mixing.describe()
     parts = [
         f"---\n{_header(name, data, measured)}---\n",

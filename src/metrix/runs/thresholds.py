@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from metrix.errors import InvalidInput
+from metrix.evaluate.few_classes import describe_few_classes
 from metrix.messages import first_few
 from metrix.runs.evaluation import embed_examples
 from metrix.runs.output import write_output
@@ -31,7 +32,23 @@ class MeasuredThreshold:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         pairs = {"same_class": int(self.pairs.same.sum()) // 2, "different": int(self.pairs.different.sum()) // 2}
-        return {**self.threshold.model_dump(), "pairs": pairs, **self.about}
+        return {
+            **self.threshold.model_dump(),
+            "intervals": {name: list(bounds) for name, bounds in self.intervals.items()},
+            "few_classes": bool(self.caution),
+            "pairs": pairs,
+            **self.about,
+        }
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % intervals over classes of precision, recall and far at the threshold; none without resamples."""
+        return self.pairs.intervals(self.threshold.similarity)
+
+    @property
+    def caution(self) -> str:
+        """A sentence on how little figures of few classes mean; empty for five and more."""
+        return describe_few_classes(self.pairs.classes)
 
 
 def measure_threshold(

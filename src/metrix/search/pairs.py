@@ -7,7 +7,11 @@ With t a similarity, TP(t) and FP(t) the pairs of one class and of two classes t
 Pairs are counted in bins of similarity 0.0002 wide, so memory does not grow with their number, and a threshold is
 the edge of a bin: the precision, recall and false-accept rate stated for it are exact counts.
 
-The interval is of a bootstrap over the classes that queries are drawn from: images of one class are not independent.
+Intervals are of a bootstrap over classes: images of one class are not independent. A class that is drawn twice counts
+twice, on either side of a pair: with w_c the number of times that class c was drawn, a pair within c has weight w_c and
+a pair of two classes c and d has weight w_c w_d. Where the similarity of two classes has little to do with either of
+them, this errs on the wide side. Of more than 100 classes, 100 groups are drawn instead, into which the classes are
+dealt at random, so that work and memory do not grow with their number.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer, unknown_choice
+from metrix.evaluate.bootstrap import expanded_tail
 from metrix.search.description import Threshold
 from metrix.search.items import unit_vectors
 
 BINS = 10_000
 BLOCK_BYTES = 64 << 20  # of similarities at a time
 TARGETS = ("precision", "recall", "far")
+MOST_UNITS = 100  # that a bootstrap draws: classes, or groups of classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +41,7 @@ class Pairs:
     different: NDArray[np.int64]  # (bins,)
     images: int
     classes: int
+    units: int  # that were resampled: classes, or groups of classes
     resampled_same: NDArray[np.float64] = field(repr=False)  # (resamples, bins)
     resampled_different: NDArray[np.float64] = field(repr=False)
 
@@ -69,7 +76,7 @@ class Pairs:
         if len(self.resampled_same):
             found = _choose(target, wanted, *_rates(self.resampled_same, self.resampled_different))
             values = np.where(found < 0, 1.0, self.edges[np.maximum(found, 0)])  # never reached: nothing is accepted
-            tail = (1 - confidence) / 2
+            tail = expanded_tail(confidence, self.units)
             low, high = (float(value) for value in np.quantile(values, [tail, 1 - tail]))
         return Threshold(
             similarity=float(self.edges[chosen]),
@@ -81,6 +88,22 @@ class Pairs:
             recall=float(recall[0, chosen]),
             far=float(far[0, chosen]),
         )
+
+    def intervals(self, similarity: float, confidence: float = 0.95) -> dict[str, tuple[float, float]]:
+        """The confidence intervals of precision, recall and far at a similarity; none without resamples.
+
+        Resamples that accept no pair at all say nothing about precision and are left out of its interval.
+        """
+        if not len(self.resampled_same):
+            return {}
+        chosen = int(np.searchsorted(self.edges, similarity - 1e-9))
+        tail = expanded_tail(confidence, self.units)
+        found = {}
+        for name, rate in zip(TARGETS, _rates(self.resampled_same, self.resampled_different), strict=True):
+            values = rate[:, chosen][~np.isnan(rate[:, chosen])]
+            low, high = np.quantile(values, [tail, 1 - tail]) if len(values) else (0.0, 1.0)
+            found[name] = (float(low), float(high))
+        return found
 
 
 def count_pairs(vectors: object, labels: Any, resamples: int = 500, seed: int = 0) -> Pairs:
@@ -96,6 +119,11 @@ def count_pairs(vectors: object, labels: Any, resamples: int = 500, seed: int = 
         raise ShapeError(f"labels: expected one for each of {len(unit)} vectors, got shape {names.shape}")
     check_integer("resamples", resamples, 0)
     known, numbers = np.unique(names, return_inverse=True)
+    draws = np.random.default_rng(seed)
+    units = min(len(known), MOST_UNITS)
+    if units < len(known):  # deal the classes into groups, each of which is then a range of classes
+        numbers = draws.permutation(len(known))[numbers]
+    unit_of = np.arange(len(known)) * units // len(known)
     order = np.argsort(numbers, kind="stable")
     unit, numbers = np.ascontiguousarray(unit[order]), numbers[order]
     ends = np.searchsorted(numbers, np.arange(len(known)), side="right")
@@ -104,20 +132,25 @@ def count_pairs(vectors: object, labels: Any, resamples: int = 500, seed: int = 
         raise LabelError(
             f"labels: expected two classes, one of them with two examples, got {len(known)} in {len(unit)} examples"
         )
-    draws = np.random.default_rng(seed)
-    times = np.stack([np.bincount(draws.integers(len(known), size=len(known)), minlength=len(known))
-                      for _ in range(resamples)]) if resamples else np.empty((0, len(known)))  # fmt: skip
+    times = np.zeros((resamples, units))
+    for b in range(resamples):
+        times[b] = np.bincount(draws.integers(units, size=units), minlength=units)
     pairs = Pairs(
         np.zeros(BINS, np.int64),
         np.zeros(BINS, np.int64),
         len(unit),
         len(known),
+        units,
         np.zeros((resamples, BINS)),
         np.zeros((resamples, BINS)),
     )
     rows_at_once = max(1, min(2048, BLOCK_BYTES // (4 * len(unit))))
+    across = 0.0  # pairs of classes in two units
     for first in range(0, len(unit), rows_at_once):
-        _count_block(pairs, unit, numbers, starts, ends, range(first, min(first + rows_at_once, len(unit))), times)
+        rows = range(first, min(first + rows_at_once, len(unit)))
+        across += _count_block(pairs, unit, numbers, starts, ends, rows, unit_of, times)
+    if resamples:  # the expectation of w_c w_d is below 1, and pairs within a group of classes are not resampled
+        pairs.resampled_different[:] *= pairs.different.sum() / (across * (1 - 1 / units))
     return pairs
 
 
@@ -128,8 +161,10 @@ def _count_block(
     starts: NDArray[np.intp],
     ends: NDArray[np.intp],
     rows: range,
-    times: NDArray[Any],  # (resamples, classes) how often each class was drawn
-) -> None:
+    unit_of: NDArray[np.intp],  # (classes,) the unit that each class belongs to
+    times: NDArray[np.float64],  # (resamples, units) how often each unit was drawn
+) -> float:
+    """Add the pairs of some rows with all others; returns how many are of two units."""
     S = unit[rows.start : rows.stop] @ unit.T
     S += 1.0
     S *= BINS / 2
@@ -146,10 +181,19 @@ def _count_block(
         same[n], different[n] = within - itself, everything - within
     pairs.same[:] += same.sum(axis=0).astype(np.int64)
     pairs.different[:] += different.sum(axis=0).astype(np.int64)
-    if len(times):
-        weights = times[:, present].astype(np.float64)
-        pairs.resampled_same[:] += weights @ same
-        pairs.resampled_different[:] += weights @ different
+    if not len(times):
+        return 0.0
+    pairs.resampled_same[:] += times[:, unit_of[present]] @ same
+    across = 0.0
+    unit_of_row = unit_of[numbers[rows.start : rows.stop]]
+    columns = (unit_of[numbers] * BINS).astype(np.int32)  # a two-dimensional histogram, by unit and bin
+    for u in np.unique(unit_of_row):
+        mine = bins[unit_of_row == u] + columns
+        by_unit = np.bincount(mine.reshape(-1), minlength=times.shape[1] * BINS).reshape(-1, BINS)
+        by_unit[u] = 0
+        across += float(by_unit.sum())
+        pairs.resampled_different[:] += times[:, [u]] * (times @ by_unit)
+    return across
 
 
 def _rates(same: NDArray[Any], different: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:

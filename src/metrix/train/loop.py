@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from metrix.data.class_relations import describe_relation
-from metrix.data.training_parts import count_answerable
+from metrix.data.training_parts import can_select, describe_few_test_classes
 from metrix.errors import EmbeddingError, InvalidInput
 from metrix.extras import has_extra
 from metrix.machine.allocation import keep_freed_memory, measure_peak_memory
@@ -176,7 +176,8 @@ def _train(
 
     trained = describe_footprint(*count_parameters(state.embedder, state.objective.loss))
     degrees = "" if state.objective.relation is None else describe_relation(state.objective.relation)
-    own = [lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
+    few = describe_few_test_classes(dataset.catalogue, dataset.broken)
+    own = [few, lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
     for note in (*dataset.catalogue.notes, replaced, *own, degrees, trained):
         if note:
             watcher.note(note)
@@ -189,7 +190,7 @@ def _train(
         results = loop.finish(early=not state.progress.done)
         watcher.finished(run, results)
         return run
-    selects = count_answerable(dataset.catalogue, "val", dataset.broken) > 0
+    selects = can_select(dataset.catalogue, dataset.broken)
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
         if state.progress.step == 0:

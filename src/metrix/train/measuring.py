@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from metrix.data.training_parts import FEW_CLASSES
 from metrix.evaluate.retrieval import count_hits
 from metrix.train.batches import ImageBatches, relate_classes
 from metrix.train.distributed import Team
@@ -35,6 +36,8 @@ def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
     answered, *hits = team.sum([found.queries, *found.hits.values()])
     recall = {str(k): hit / answered for k, hit in zip(ks, hits, strict=True)}
     measured = {"recall": recall, "images": len(queries), "classes": queries.num_classes}
+    if queries.num_classes < FEW_CLASSES:
+        measured["few_classes"] = True
     if found.ndcg is not None:
         gains = team.sum_tensor(torch.tensor(list(found.ndcg.values()), dtype=torch.float64)).tolist()
         measured["ndcg"] = {str(k): gain / answered for k, gain in zip(ks, gains, strict=True)}

@@ -83,11 +83,13 @@ def build_threshold_table(found: MeasuredThreshold) -> Table:
     """Build a table of a threshold and what it does."""
     chosen = found.threshold
     table = Table(title=f"Same thing from similarity {chosen.similarity:.4f}", show_header=False)
-    if found.about["resamples"]:
-        table.add_row("95 % interval", f"{chosen.low:.4f} to {chosen.high:.4f}")
-    table.add_row("precision", f"{100 * chosen.precision:.2f} %")
-    table.add_row("recall", f"{100 * chosen.recall:.2f} %")
-    table.add_row("false-accept rate", f"{100 * chosen.far:.4g} %")
+    bounds = {name: f"{100 * low:.4g} to {100 * high:.4g} %" for name, (low, high) in found.intervals.items()}
+    if bounds:
+        table.caption = "with 95 % intervals over the classes"
+        table.add_row("similarity", f"{chosen.similarity:.4f}", f"{chosen.low:.4f} to {chosen.high:.4f}")
+    table.add_row("precision", f"{100 * chosen.precision:.2f} %", bounds.get("precision", ""))
+    table.add_row("recall", f"{100 * chosen.recall:.2f} %", bounds.get("recall", ""))
+    table.add_row("false-accept rate", f"{100 * chosen.far:.4g} %", bounds.get("far", ""))
     return table
 
 
@@ -95,7 +97,8 @@ def describe_threshold(found: MeasuredThreshold) -> str:
     """What a threshold was chosen for, and on which pairs."""
     aim = {"precision": "precision of at least", "recall": "recall of at least", "far": "false-accept rate of at most"}
     chosen = found.threshold
-    return f"for a {aim[chosen.target]} {chosen.wanted:g}, over {describe_classes(found)}"
+    caution = f"; caution: figures {found.caution}" if found.caution else ""
+    return f"for a {aim[chosen.target]} {chosen.wanted:g}, over {describe_classes(found)}{caution}"
 
 
 def _more(listed: Sequence[object]) -> str | None:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from metrix.evaluate import Estimate
 from metrix.evaluate.metrics import METRICS, find_metric, metric_name, sort_keys
+from metrix.messages import count
 from metrix.runs.comparison import RunComparison, format_setting
 from metrix.runs.evaluation import Evaluation
 
@@ -25,7 +26,7 @@ def build_evaluation_table(result: Evaluation) -> Table:
     table.add_column("%", justify="right")
     intervals = retrieval.intervals
     if intervals:
-        table.add_column(f"{100 * retrieval.confidence:g} % interval", justify="right")
+        table.add_column(f"{100 * retrieval.confidence:g} % interval over {retrieval.over}", justify="right")
     if retrieval.search_loss is not None:
         table.add_column("lost to the search", justify="right")
     for name in sort_keys(retrieval.means):
@@ -47,11 +48,16 @@ def build_evaluation_table(result: Evaluation) -> Table:
 
 def _describe(result: Evaluation) -> list[str]:
     retrieval = result.retrieval
-    lines = [f"{retrieval.queries:,} queries in a gallery of {retrieval.gallery_size:,}"]
+    lines = [
+        f"{retrieval.queries:,} queries of {count(retrieval.classes, 'class')} in a gallery of "
+        f"{retrieval.gallery_size:,} of {count(retrieval.gallery_classes, 'class')}"
+    ]
     if retrieval.left_out:
         one = result.examples.removesuffix("s")
         why = f"the only {one} of their class" if "labels" not in result.about else f"without another {one} that counts"
         lines[0] += f"; {retrieval.left_out:,} left out, {why}"
+    if retrieval.caution:
+        lines.append(f"[bold yellow]caution[/]: figures {retrieval.caution}")
     if "labels" in result.about:
         lines.append(str(result.about["labels"]))
     if retrieval.search_loss is not None:
@@ -67,9 +73,10 @@ def build_refinement_table(result: Evaluation) -> Table:
     about = result.about
     steps = [f"query expansion by {about['expand']}"] if about["expand"] else []
     steps += [f"re-ranking of {about['rerank']}"] if about["rerank"] else []
+    found = result.refinement
     table = Table(
         title=f"Effect of {' and '.join(steps)}, in points",
-        caption=f"with {100 * result.refinement.confidence:g} % intervals of a paired bootstrap over the queries",
+        caption=f"with {100 * found.confidence:g} % intervals of a paired bootstrap over the {found.over}",
         caption_justify="left",
     )
     for name in ("measure", "plain", "refined", "difference", "interval"):
@@ -102,10 +109,9 @@ def build_comparison_tables(result: RunComparison) -> list[Table]:
     for run, one in zip(result.runs, result.evaluations, strict=True):
         measures.add_row(escape(run), *(f"{100 * one.retrieval.means[name]:.2f}" for name in names))
     tables.append(measures)
-    confidence = 100 * result.differences[0].confidence
     differences = Table(
         title=f"Difference to {escape(result.runs[0])}, in points",
-        caption=f"{confidence:g} % intervals by paired bootstrap over the queries; *: the interval excludes zero",
+        caption="\n".join(_describe_comparison(result)),
         caption_justify="left",
     )
     differences.add_column("run", overflow="fold")
@@ -126,6 +132,16 @@ def build_comparison_tables(result: RunComparison) -> list[Table]:
         differences.add_section()
     tables.append(differences)
     return tables
+
+
+def _describe_comparison(result: RunComparison) -> list[str]:
+    first = result.differences[0]
+    lines = [
+        f"{100 * first.confidence:g} % intervals by paired bootstrap over the {first.over}; *: the interval excludes "
+        "zero (no correction for the number of comparisons)"
+    ]
+    caution = result.evaluations[0].retrieval.caution
+    return [*lines, f"[bold yellow]caution[/]: figures {caution}"] if caution else lines
 
 
 def build_numbers_table(title: str, rows: dict[str, dict[str, Any]], caption: str = "") -> Table:

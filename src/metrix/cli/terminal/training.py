@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metrix.cli.terminal.console import Console
 from metrix.data import Part
+from metrix.evaluate.few_classes import describe_few_classes
 from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
 from metrix.train.collapse import describe_collapse
@@ -164,6 +165,9 @@ def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any], 
         rows.append(("unseen classes, untrained", "0", before))
     epoch = best if best is not None else results.get("epochs")
     rows.append(("[bold]unseen classes[/]", "" if epoch is None else str(epoch), test))
+    if any(found.get("few_classes") for _, _, found in rows):
+        table.caption = f"[bold yellow]caution[/]: figures {describe_few_classes(min(f['classes'] for *_, f in rows))}"
+        table.caption_justify = "left"
     for what, number, found in rows:
         counted = f"{what} ({found['images']:,} of {found['classes']:,} classes)"
         values = [found["recall"].get(k) for k in ks] + [found.get("ndcg", {}).get(k) for k in degrees]

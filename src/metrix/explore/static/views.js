@@ -77,7 +77,7 @@ export async function measures(page, place) {
       return el('tr', {}, el('td', { textContent: name }), ...values.map(cell), ...difference);
     };
     nodes.push(el('table', { id: 'measures' }, el('thead', {}, el('tr', {}, ...head)), el('tbody', {}, ...names.map(row))));
-    if (sides.some((side) => side.measures.some((measure) => measure.interval))) nodes.push(note('In percent, with 95 % intervals over queries.'));
+    if (sides.some((side) => side.measures.some((measure) => measure.interval))) nodes.push(note('In percent, with 95 % intervals over classes.'));
   } else nodes.push(note('An index has no measures; metrix explore RUN shows those of a run.'));
   const curves = [...new Set(sides.flatMap((side) => Object.keys(side.curves)))];
   if (curves.length && sides.length > 1) nodes.push(el('p', { className: 'note' }, ...sides.map((side, n) => el('b', { textContent: `— ${side.name}  `, style: `color:${LINES[n]}` }))));

@@ -8,6 +8,7 @@ from typing import Any
 from metrix import evaluate
 from metrix.evaluate import Comparison
 from metrix.evaluate.metrics import find_metric, metric_name, retrieval_metrics, sort_keys
+from metrix.messages import count
 from metrix.report.leaders import find_leaders
 from metrix.report.page import Block, Cell, Column, Section, Table, Text, Tile, Tiles, Value
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, group_comparable, measured_runs
@@ -17,16 +18,16 @@ Differences = dict[str, tuple[str, Comparison]]  # by run: the baseline it is co
 HEADLINE = ("recall@1", "map@r")  # what the overview speaks of
 ONE_SEED = (
     "One training run of each setting cannot tell a better setting from a luckier seed: the intervals are over the "
-    "queries, and another seed can change a metric by as much or more. Train several seeds of each before concluding."
+    "{over}, and another seed can change a metric by as much or more. Train several seeds of each before concluding."
 )
 
 
-def compare_with_first(runs: Sequence[ReportedRun], resamples: int) -> Differences:
+def compare_with_first(runs: Sequence[ReportedRun], resamples: int, over: str = "classes") -> Differences:
     """Compare each run with the first run on the same test images, query by query; without resamples, none."""
     found: Differences = {}
     for first, *others in group_comparable(runs) if resamples > 0 else ():
         for other in others:
-            compared = evaluate.compare(first.retrieval, other.retrieval, resamples=resamples)
+            compared = evaluate.compare(first.retrieval, other.retrieval, resamples=resamples, over=over)
             found[other.name] = (first.name, compared)
     return found
 
@@ -36,7 +37,12 @@ def build_overview_section(runs: Sequence[ReportedRun], differences: Differences
     tiles = [_build_tile(one) for one in measured_runs(runs)]
     blocks: list[Block] = [Tiles(tiles)] if tiles else []
     lines = [_describe_difference(name, *difference) for name, difference in differences.items()]
-    blocks += [Text("\n\n".join([*lines, _describe_seeds(runs)]))] if lines else []
+    if lines:
+        over = next(iter(differences.values()))[1].over
+        blocks.append(Text("\n\n".join([*lines, _describe_seeds(runs, over)])))
+    for one in measured_runs(runs):
+        if one.retrieval.caution:
+            blocks.append(Text(f"{one.name}: figures {one.retrieval.caution}.", "note"))
     apart = group_comparable(runs)
     if len(apart) > 1:
         groups = "; ".join(", ".join(run.name for run in group) for group in apart)
@@ -50,7 +56,7 @@ def build_overview_section(runs: Sequence[ReportedRun], differences: Differences
     return Section("Overview", [*blocks, *explain_missing(runs)])
 
 
-def _describe_seeds(runs: Sequence[ReportedRun]) -> str:
+def _describe_seeds(runs: Sequence[ReportedRun], over: str) -> str:
     """What the seeds of the runs allow to conclude: with one run of some setting, nothing."""
     settings: dict[str, list[float]] = {}
     for run in measured_runs(runs):
@@ -58,10 +64,10 @@ def _describe_seeds(runs: Sequence[ReportedRun]) -> str:
         own = run.config.with_values({"seed": 0}).model_dump_json()
         settings.setdefault(own, []).append(100 * means.get("recall@1", next(iter(means.values()))))
     if min(map(len, settings.values())) < 2:
-        return ONE_SEED
+        return ONE_SEED.format(over=over)
     spread = max(max(values) - min(values) for values in settings.values())
     return (
-        "The intervals are over the queries, for one training run each. Runs that differ only in their seed are up to "
+        f"The intervals are over the {over}, for one training run each. Runs that differ only in their seed are up to "
         f"{spread:.2f} points apart: a smaller difference between two settings may be one of seeds."
     )
 
@@ -74,6 +80,7 @@ def _build_tile(one: MeasuredRun) -> Tile:
     details += [f"{metric_name(key)} {100 * found.means[key]:.1f} %" for key in HEADLINE[1:] if key in found.means]
     if one.untrained is not None and name == "recall@1":
         details.append(f"untrained {100 * one.untrained['recall']['1']:.1f} %")
+    details += [f"of {count(found.classes, 'class')}"] if found.caution else []
     detail = "; ".join(details)
     return Tile(f"{metric_name(name)}, {one.name}", f"{100 * found.means[name]:.1f} %", detail)
 
@@ -93,7 +100,7 @@ def _describe_difference(name: str, baseline: str, comparison: Comparison) -> st
             said.append(f"{metric_name(key)} is the same")
             continue
         interval = f"{100 * comparison.confidence:g} % interval {low:+.2f} to {high:+.2f}, p = {found.p_value:.3f}"
-        verdict = f"{'more' if found.significant else 'no more'} than the choice of queries explains"
+        verdict = f"{'more' if found.significant else 'no more'} than the choice of {comparison.over} explains"
         direction = "lower" if points < 0 else "higher"
         said.append(f"{metric_name(key)} is {abs(points):.2f} points {direction} ({interval}), {verdict}")
     return f"{name} against {baseline}: {'; '.join(said)}."
@@ -123,17 +130,20 @@ def _build_table(runs: Sequence[ReportedRun], resamples: int) -> Table:
     reported = [metric for metric in retrieval_metrics() if metric.in_reports]
     shown = [metric.key_at(k) for metric in reported if metric.at_k for k in sorted(ks)]
     shown += [metric.key for metric in reported if not metric.at_k and found]
-    columns = [Column(name) for name in ("run", "queries", "gallery", *map(metric_name, shown))]
+    columns = [Column(name) for name in ("run", "classes", "queries", "gallery", *map(metric_name, shown))]
     notes = []
     if any(one.intervals for one in found):
         interval = f"{100 * found[0].confidence:g} %"
-        notes.append(f"Below each number: its {interval} bootstrap interval over the queries.")
+        notes.append(f"Below each number: its {interval} bootstrap interval over the {found[0].over}.")
         if len(found) > 1:
             notes.append(
-                "Marked in a column: the best and all that the queries cannot tell from it (paired bootstrap, "
-                f"{interval}); none where no run can be told from the best."
+                f"Marked in a column: the best and all that the {found[0].over} cannot tell from it (paired "
+                f"bootstrap, {interval}, not corrected for the number of comparisons); none where no run can be told "
+                "from the best."
             )
     for one in measured_runs(runs):
+        if one.retrieval.caution:
+            notes.append(f"{one.name}: figures {one.retrieval.caution}.")
         if one.retrieval.left_out:
             left_out = f"{one.retrieval.left_out:,}"
             example = one.evaluation.examples.removesuffix("s")
@@ -164,11 +174,11 @@ def _find_best(runs: Sequence[ReportedRun], names: Sequence[str], resamples: int
         pair = frozenset((a, b))
         if pair not in compared:
             first, second = sorted(pair)
-            compared[pair] = evaluate.compare(found[first], found[second], resamples=resamples)
+            compared[pair] = evaluate.compare(found[first], found[second], resamples=resamples, over=found[first].over)
         return compared[pair][name].significant
 
     best: set[tuple[int, int]] = set()
-    for column, name in enumerate(names, 3):
+    for column, name in enumerate(names, 4):
         values = {row: one.means[name] for row, one in enumerate(found) if name in one.means}
         leaders = find_leaders(values, lambda a, b, name=name: differ(a, b, name), find_metric(name).higher_is_better)  # type: ignore[misc]
         best |= {(row, column) for row in leaders}
@@ -179,10 +189,10 @@ def _build_row(run: ReportedRun, names: Sequence[str]) -> list[Cell]:
     if run.measured is None:
         at_end = {find_metric("recall@1").key_at(k): value for k, value in _recall_at_end(run).items()}
         cells = [Value(100 * at_end[name], mark="†") if name in at_end else None for name in names]
-        return [run.name, None, None, *cells]
+        return [run.name, None, None, None, *cells]
     found = run.measured.retrieval
     cells = [_percent(found.means[name], found.intervals.get(name)) if name in found.means else None for name in names]
-    return [run.name, found.queries, found.gallery_size, *cells]
+    return [run.name, found.classes, found.queries, found.gallery_size, *cells]
 
 
 def _percent(value: float, interval: tuple[float, float] | None) -> Value:
@@ -205,8 +215,12 @@ def _build_differences(differences: Differences) -> Table:
             row.append(Value(100 * d.difference, interval=interval, sign=True, mark="*" if d.significant else ""))
         first = comparison.differences.get("recall@1")
         rows.append([*row, None if first is None else Value(first.p_value, digits=3)])
-    confidence = f"{100 * next(iter(differences.values()))[1].confidence:g} %"
-    notes = [f"Below each: the {confidence} interval of a paired bootstrap over the queries; * excludes zero."]
+    first_of_all = next(iter(differences.values()))[1]
+    confidence = f"{100 * first_of_all.confidence:g} %"
+    notes = [
+        f"Below each: the {confidence} interval of a paired bootstrap over the {first_of_all.over}; * excludes zero. "
+        "Neither intervals nor p are corrected for the number of comparisons."
+    ]
     columns = [
         Column("difference"),
         *(Column(metric_name(n)) for n in names),
