@@ -16,6 +16,7 @@ from rich.table import Table
 
 GROUPS = (
     "core",
+    "devices",
     "methods",
     "scale",
     "distributed",
@@ -58,6 +59,11 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
             for part in core.PARTS:
                 if not (skip_slow and part is core.whole_step):
                     yield f"core: {part.__name__.replace('_', ' ')}", part
+        elif group == "devices":
+            from benchmarks import devices
+
+            for part in devices.PARTS:
+                yield f"devices: {part.__name__.replace('_', ' ')}", part
         elif group == "methods":
             from benchmarks import methods
 

@@ -66,7 +66,7 @@ def test_launches_at_the_shapes_of_resnet50():
         assert device.launches.total() <= 30, device.launches
         device.reset()
         out.backward(out.detach())
-        assert device.launches.total() <= 60, device.launches
+        assert device.launches.total() <= 30, device.launches
         assert device.synchronisations.total() == 0, device.synchronisations
 
 
