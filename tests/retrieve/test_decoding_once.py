@@ -58,7 +58,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def everything(index: Index) -> dict[str, tuple[bytes, str | None]]:
     """Vector and label of each item."""
     found = {}
-    for lot in index.store.scan(100):
+    for _, lot in index.store.scan(100):
         for record, vector in zip(lot.records(), lot.vectors, strict=True):
             found[record["id"]] = vector.tobytes(), record.get("label")
     return found
@@ -96,7 +96,8 @@ def test_a_query_is_decoded_once(run: Path, photos: Path, tmp_path: Path, decode
     decoded.clear()
     queries = embed_queries(ImageEncoder(model), index, [photos / "kind 1"])
     assert decoded == {f"kind 1/{n}.jpg": 1 for n in range(6)}
-    assert queries.own == tuple(f"kind 1/{n}.jpg" for n in range(2, 6))
+    assert queries.own == tuple(index.find([f"kind 1/{n}.jpg" for n in range(2, 6)]))
+    assert min(queries.own) >= 0
     assert [one.path for one in queries.skipped] == ["0.jpg", "1.jpg"]
     with pytest.raises(DataError, match=r"2 of 6 images cannot be read: 0\.jpg .*max_bad=1 allows 1.*--max-bad 2"):
         embed_queries(ImageEncoder(model), index, [photos / "kind 1"], max_bad=1)

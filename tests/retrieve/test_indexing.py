@@ -64,7 +64,7 @@ def test_an_embedded_image_finds_itself_as_a_file(run: Path, tmp_path: Path) -> 
     model = open_run(run)
     index = index_images(model, ["glyphs-mini"], tmp_path / "g.index").index
     own = open_run(run).embed("all").vectors
-    np.testing.assert_allclose(next(index.store.scan(2000)).vectors, own, atol=1e-6)
+    np.testing.assert_allclose(next(iter(index.store.scan(2000)))[1].vectors, own, atol=1e-6)
     name = "U+1E00/DejaVuSans-Bold"
     Image.fromarray(read_item_image(index, name)).save(tmp_path / "glyph.png")
     queries = embed_queries(ImageEncoder(model, "glyphs-mini"), index, [tmp_path / "glyph.png"])
@@ -80,12 +80,13 @@ def test_queries_know_which_item_they_are(run: Path, photos: Path, tmp_path: Pat
     index = index_images(model, [photos], tmp_path / "p.index").index
     draw_photo(1, 99).save(tmp_path / "new.png")
     queries = embed_queries(ImageEncoder(model), index, [photos / "kind 1" / "2.jpg", tmp_path / "new.png"])
-    assert queries.own == ("kind 1/2.jpg", None)
+    assert queries.own == (*index.find(["kind 1/2.jpg"]), -1)
+    assert queries.own[0] >= 0
     answers = searching.search_queries(index, queries, 18)
     assert len(answers[0]) == 17
     assert len(answers[1]) == 18
     assert set(answers[0][0]) == {"id", "similarity", "label"}
-    few = searching.search_queries(index, queries, 18, least=0.9999)
+    few = searching.search_queries(index, queries, 18, minimum=0.9999)
     assert all(hit["similarity"] >= 0.9999 for hits in few for hit in hits)
 
 
@@ -201,9 +202,9 @@ def test_a_query_is_cropped_to_its_box(run: Path, photos: Path, tmp_path: Path) 
     index = index_images(model, [photos / "parts.csv"], tmp_path / "p.index").index
     ids = ("kind 0/0.jpg#0,0,20,20", "kind 1/0.jpg#10,5,30,40", "kind 2/0.jpg")
     queries = embed_queries(ImageEncoder(model), index, [photos / "parts.csv"])
-    assert queries.own == ids
+    assert queries.own == tuple(index.find(ids)) == (0, 1, 2)
     assert queries.names == tuple(f"{photos}/{one}" for one in ids)
     np.testing.assert_allclose(queries.vectors, index.get(list(ids)).vectors, atol=1e-5)
     whole = embed_queries(ImageEncoder(model), index, [photos / "kind 0" / "0.jpg"])
-    assert whole.own == (None,)
+    assert whole.own == (-1,)
     assert not np.allclose(whole.vectors[0], queries.vectors[0], atol=1e-3)

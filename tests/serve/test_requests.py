@@ -65,7 +65,7 @@ def test_pages_of_items(client: TestClient, indexed: Path) -> None:
         assert page["total"] == 18
         seen += page["items"]
         start = page["next"]
-    expected = [record for lot in Index.open(indexed / "photos.index").store.scan() for record in lot.records()]
+    expected = [record for _, items in Index.open(indexed / "photos.index").store.scan() for record in items.records()]
     assert seen == expected
     assert client.get("/items", params={"start": 18}).json()["items"] == []
     for wrong in ({"start": -1}, {"count": 0}, {"count": 1001}):
@@ -134,7 +134,7 @@ def test_items_are_added_replaced_and_deleted(own_index: Path) -> None:
         assert client.put("/items/x", files={"image": b"no image"}, headers=WRITER).status_code == 422
         assert client.get("/info").json()["generation"] == 6
     opened = Index.open(own_index)
-    assert (len(opened), opened.store.has(["new", ONE])) == (17, [False, False])
+    assert (len(opened), opened.find(["new", ONE]).tolist()) == (17, [-1, -1])
 
 
 def test_a_service_without_the_page(indexed: Path) -> None:

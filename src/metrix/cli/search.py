@@ -140,7 +140,7 @@ def _find(
             asked = embed_queries(encoder, index, images or [], **reading)
     least = _least(threshold, same, lambda: same_threshold(index, model))
     depth = DEPTH if rerank else 0
-    answers = search_queries(index, asked, k, least=least, where=where, expand=expand, rerank=depth)
+    answers = search_queries(index, asked, k, minimum=least, where=where, expand=expand, rerank=depth)
     if html is not None:
         _write_page(html, compose_search_page(index, asked, answers))
     if json_output:
@@ -173,15 +173,14 @@ def _clean(
     from metrix.cli.terminal.search_tables import build_duplicates_table, build_suspects_table
     from metrix.report.search_page import compose_duplicates_page, compose_suspects_page
     from metrix.retrieve.queries import same_threshold
-    from metrix.search import find_duplicates, find_suspects
-    from metrix.search.cleaning import NEAR_IDENTICAL
+    from metrix.search import choose_duplicate_threshold, find_duplicates, find_suspects
 
     table: Any
     with show_progress(json_output) as report:
         if duplicates:
             least = _least(threshold, same, lambda: same_threshold(index))
-            least = NEAR_IDENTICAL if least is None else least
             groups = find_duplicates(index, least, lambda done, of: report("comparing", done, of))
+            least = choose_duplicate_threshold(index) if least is None else least
             content: dict[str, Any] = {"threshold": least, "duplicates": [asdict(group) for group in groups]}
             page, table = compose_duplicates_page, build_duplicates_table(groups, least, index.description.examples)
             composed = None if html is None else page(index, groups)

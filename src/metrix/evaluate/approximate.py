@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,7 +21,7 @@ BLOCK_BYTES = 64 << 20
 class Searcher(Protocol):
     """An index that finds nearest neighbours: `metrix.search.Index`, or any object with such a `search`."""
 
-    def search(self, queries: Any, k: int, /) -> tuple[Any, Any]:
+    def search(self, queries: Any, k: int, /) -> Iterable[Any]:
         """Row numbers (q, k) of the nearest gallery embeddings, nearest first, -1 for none, and their similarities."""
 
 
@@ -52,7 +52,7 @@ def count_in_neighbours(
         if isinstance(searcher, RowSearcher):
             ids = np.asarray(searcher.search_rows(rows, depth))
         else:
-            ids = np.asarray(searcher.search(task.queries.unit(rows, np.float32), depth)[0])
+            ids, _ = map(np.asarray, searcher.search(task.queries.unit(rows, np.float32), depth))
         if ids.shape[0] != len(rows) or ids.dtype.kind not in "iu" or ids.max() >= len(task.gallery):
             raise InvalidInput(
                 f"searcher: expected {len(rows)} lists with row numbers of the {len(task.gallery)} gallery "

@@ -156,7 +156,7 @@ def _ask_for_others(task: Task, rows: NDArray[np.intp], searcher: Searcher | Row
         if isinstance(searcher, RowSearcher):
             ids = np.asarray(searcher.search_rows(some, depth))
         else:
-            ids = np.asarray(searcher.search(task.queries.unit(some, np.float32), depth)[0])
+            ids, _ = map(np.asarray, searcher.search(task.queries.unit(some, np.float32), depth))
         others = (ids >= 0) & (task.gallery_class[np.maximum(ids, 0)] != task.query_class[some][:, None])
         first = others.argmax(axis=1)
         chosen = ids[np.arange(len(some)), first]

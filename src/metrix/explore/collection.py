@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput
 from metrix.explore.pictures import PictureReader
-from metrix.search.faiss_store import nearest
+from metrix.search import nearest_others
 
 DEPTH = 10  # neighbours of each image that mistakes and confusions are counted from
 ROWS_AT_ONCE = 4096
@@ -67,15 +67,8 @@ class Collection:
         """The k nearest images of the gallery for each vector, without the row that it is of."""
         first = self.queries
         gallery = self.vectors[first:]
-        more = int(own is not None)
-        similarities, rows = nearest(vectors, gallery, min(k + more, len(gallery)))
-        rows = rows + first
-        if own is None:
-            return Nearest(rows, similarities)
-        keep = rows != np.asarray(own)[:, None]
-        keep[keep.all(1), -1] = False  # a query of its own, or one behind many copies of itself
-        shape = (len(rows), -1)
-        return Nearest(rows[keep].reshape(shape), similarities[keep].reshape(shape))
+        found = nearest_others(vectors, gallery, k, None if own is None else np.asarray(own) - first)
+        return Nearest(found.rows + first, found.similarities)
 
     def has_row(self, row: int) -> bool:
         """Whether there is such a row."""

@@ -33,10 +33,10 @@ def read_collection(
     labels: list[Any] = []
     seen = 0
     labelled = LABEL in index.columns
-    for lot in index.store.scan():
-        rows = np.arange(-seen % every, len(lot), every)
-        seen += len(lot)
-        part = lot.part(rows)
+    for _, items in index.store.scan():
+        rows = np.arange(-seen % every, len(items), every)
+        seen += len(items)
+        part = items.part(rows)
         vectors.append(np.array(part.vectors))
         ids += part.ids.to_pylist()
         labels += part.columns[LABEL].to_pylist() if labelled else []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metrix.files import cache_folder, write_atomically
 from metrix.report.figures.maps import project_to_plane
-from metrix.search.faiss_store import nearest
+from metrix.search import nearest_others
 
 LANDMARKS = 3000  # images that t-SNE places; others go between those that they are nearest to
 NEAR = 5
@@ -62,7 +62,7 @@ def _place(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     spacing = 0.3 * float(np.sqrt(np.prod(np.ptp(known, axis=0)) / LANDMARKS))  # between neighbours on the map
     for start in range(0, count, 4096):
         part = vectors[start : start + 4096]
-        similarities, found = nearest(part, vectors[rows], NEAR)
+        found, similarities = nearest_others(part, vectors[rows], NEAR)
         weights = np.exp(30 * (similarities - similarities[:, :1]).astype(np.float64))
         weights /= weights.sum(1, keepdims=True)
         # Around the nearest one: a mean over several islands would be on none of them.

@@ -24,7 +24,7 @@ def compose_search_page(
     """A gallery of queries and their neighbours; right and wrong where the class of the query is known."""
     shown = []
     for n in range(min(len(answers), MOST)):
-        label = _label(index, queries.own[n])
+        label = _label(index, queries, n)
         picture = _query_picture(index, queries, n, label)
         hits = [_hit(index, one["id"], one.get(LABEL), label, one["similarity"]) for one in answers[n]]
         shown.append(Query(picture, {"nearest": hits}))
@@ -47,8 +47,9 @@ def compose_suspects_page(index: Index, suspects: Sequence[Suspect]) -> Page:
     """A row for each image whose label its neighbours contradict."""
     shown = []
     for one in suspects[:MOST]:
-        hit = _hit(index, one.nearest, one.suggested, None, one.share)
-        shown.append(Query(_picture(index, one.id, f"labelled {one.label}"), {f"neighbours: {one.suggested}": [hit]}))
+        hits = [_hit(index, near.id, near.label, one.label, near.similarity) for near in one.neighbours]
+        said = f"{one.id}: {100 * one.share:.0f} % of the neighbours' similarity says {one.suggested}"
+        shown.append(Query(_picture(index, one.id, f"labelled {one.label}"), {said: hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(suspects)), "suspects")] if shown else [Text("None were found.")]
     return Page("Suspects", [Section(count(len(suspects), _noun(index)), blocks)])
 
@@ -57,10 +58,10 @@ def _more(number: int) -> str:
     return f"The first {MOST} of {number:,}." if number > MOST else ""
 
 
-def _label(index: Index, own: Any) -> str | None:
-    if own is None or LABEL not in index.columns:
+def _label(index: Index, queries: Queries, n: int) -> str | None:
+    if queries.own[n] < 0 or LABEL not in index.columns:
         return None
-    label: str | None = index.get([own]).records()[0][LABEL]
+    label: str | None = index.store.read_table(np.array([queries.own[n]]))[LABEL][0].as_py()
     return label
 
 
@@ -80,8 +81,11 @@ def _picture(index: Index, one: Any, label: str | None) -> Picture:
 def _query_picture(index: Index, queries: Queries, n: int, label: str | None) -> Picture:
     file = queries.files[n]
     name = label or queries.names[n].rpartition("/")[2]
-    if file is None or queries.own[n] is not None:
-        return _picture(index, queries.names[n] if queries.own[n] is None else queries.own[n], name)
+    if queries.own[n] >= 0:
+        one = index.store.read_table(np.array([queries.own[n]]))["id"][0].as_py()
+        return _picture(index, one, name)
+    if file is None:
+        return _picture(index, queries.names[n], name)
     return Picture(np.array(load_image(file, None, 512)), name)
 
 

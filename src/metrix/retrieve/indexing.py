@@ -35,7 +35,7 @@ from metrix.runs.trained_model import TrainedModel
 from metrix.search import Index, Items, Settings
 from metrix.search.description import VectorEngine
 from metrix.search.generations import require_index_folder
-from metrix.search.items import together
+from metrix.search.items import join_items
 
 BLOCKS_AT_ONCE = 32  # of embeddings, that are put into the index together
 
@@ -129,7 +129,7 @@ def add_images(
     follow_links = index.description.follow_links
     given = list_for_model(model, images, below, max_bad=max_bad, follow_links=follow_links, check=False)
     with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
-        items = together(list(lots))
+        items = join_items(list(lots))
         change = index.update if replace else index.add
         change(items, skipped=len(listed.skipped))
     return Indexed(index, len(listed), listed.skipped, chosen.to_dict())

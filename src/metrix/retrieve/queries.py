@@ -20,18 +20,18 @@ from metrix.retrieve.image_lists import join_id, list_images, split_id
 from metrix.retrieve.vector_lists import embed_vector_files, refuse_root
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
-from metrix.search import Found, Index
+from metrix.search import Index
 from metrix.search.description import VectorEngine
 from metrix.train.batches import Report, ignore_report
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """What is searched with: a name and a vector each; `own` is its id in the index, if it is of the index."""
+    """What is searched with: a name and a vector each; `own` is its row in the index, -1 if it is not of it."""
 
     names: tuple[str, ...]
     vectors: NDArray[np.float32]
-    own: tuple[Any, ...]  # an id or None each
+    own: tuple[int, ...]  # a row or -1 each
     files: tuple[Path | None, ...]
     skipped: tuple[Broken, ...] = ()
 
@@ -76,7 +76,7 @@ def embed_queries(
     if encoder.model.embedder.takes_vectors:
         refuse_root(encoder.model, root)
         names, vectors = embed_vector_files(images, encoder)
-        return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
+        return Queries(names, vectors, (-1,) * len(names), (None,) * len(names))
     listed = list_images(images, root, max_bad=max_bad, follow_links=follow_links, check=False)
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
@@ -85,15 +85,15 @@ def embed_queries(
     listed = listed.without({one.position: one.reason for one in broken})
     listed.require_few(max_bad)
     names = tuple(join_id(str(files[row]), boxes[row]) for row in rows)
-    return Queries(names, vectors, _ids_in(index, names), tuple(files[row] for row in rows), listed.skipped)
+    return Queries(names, vectors, _rows_in(index, names), tuple(files[row] for row in rows), listed.skipped)
 
 
 def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
     """Items of the index to search with; each is left out of its own answer."""
-    items = index.get(list(ids))
+    rows = index.require_known(ids)
     root = index.description.root
     files = tuple(None if root is None else Path(root) / split_id(one)[0] for one in ids)
-    return Queries(tuple(ids), items.vectors, tuple(ids), files)
+    return Queries(tuple(ids), index.store.read_vectors(rows), tuple(rows.tolist()), files)
 
 
 def queries_from_file(path: Path) -> Queries:
@@ -106,30 +106,18 @@ def queries_from_file(path: Path) -> Queries:
     else:
         vectors = read_embeddings(path)
     names = tuple(f"{path.name}[{n}]" for n in range(len(vectors)))
-    return Queries(names, vectors, (None,) * len(names), (None,) * len(names))
+    return Queries(names, vectors, (-1,) * len(names), (None,) * len(names))
 
 
 def search_queries(
-    index: Index, queries: Queries, k: int, *, least: float | None = None, **options: Any
+    index: Index, queries: Queries, k: int, *, minimum: float | None = None, **options: Any
 ) -> list[list[dict[str, Any]]]:
     """For each query, the neighbours as plain dictionaries: id, similarity and columns, nearest first.
 
-    `least` leaves out neighbours that are less similar; `options` are those of `Index.search`.
+    `minimum` leaves out neighbours that are less similar; `options` are those of `Index.search`.
     """
-    exclude = list(queries.own) if any(own is not None for own in queries.own) else None
-    found: Found = index.search(queries.vectors, k, exclude=exclude, **options)
-    known = sorted({one for row in found.ids.tolist() for one in row if one not in ("", -1)})
-    columns = {record.pop("id"): record for record in index.get(known).records()} if known else {}
-    answers = []
-    for ids, similarities in zip(found.ids.tolist(), found.similarities.tolist(), strict=True):
-        answers.append(
-            [
-                {"id": one, "similarity": value, **columns[one]}
-                for one, value in zip(ids, similarities, strict=True)
-                if one in columns and (least is None or value >= least)
-            ]
-        )
-    return answers
+    own = list(queries.own) if any(row >= 0 for row in queries.own) else None
+    return index.search(queries.vectors, k, own=own, **options).records(minimum)
 
 
 def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
@@ -143,10 +131,9 @@ def same_threshold(index: Index, model: TrainedModel | None = None) -> float:
     return stored.similarity
 
 
-def _ids_in(index: Index, files: Sequence[str]) -> tuple[Any, ...]:
-    """The id of each file, or part of a file, that is in the index, None for others."""
+def _rows_in(index: Index, files: Sequence[str]) -> tuple[int, ...]:
+    """The row of each file, or part of a file, that is in the index, -1 for others."""
     root = index.description.root
     if root is None:
-        return (None,) * len(files)
-    names = [os.path.relpath(file, root).replace(os.sep, "/") for file in files]
-    return tuple(name if known else None for name, known in zip(names, index.store.has(names), strict=True))
+        return (-1,) * len(files)
+    return tuple(index.find([os.path.relpath(file, root).replace(os.sep, "/") for file in files]).tolist())

@@ -260,9 +260,8 @@ class _RefinedSearch:
 
     def search_rows(self, rows: NDArray[np.intp], k: int, /) -> NDArray[np.int64]:
         """The neighbours of some queries."""
-        exclude = rows.tolist() if self.shared else None
-        found = self.index.search(self.queries[rows], k, exclude=exclude, expand=self.expand, rerank=self.rerank)
-        return found.ids
+        own = rows.tolist() if self.shared else None
+        return self.index.search(self.queries[rows], k, own=own, expand=self.expand, rerank=self.rerank).rows
 
 
 def _measure_refined(

@@ -90,8 +90,8 @@ class Description(_Strict):
     version: int = VERSION
     generation: int = Field(default=1, ge=1)
     store: Literal["faiss", "milvus"] = "faiss"
-    kind: Literal["exact", "hnsw", "ivf"] = "exact"
-    place: dict[str, str | int] = {}  # files, or address and collection
+    kind: Literal["exact", "hnsw", "ivf", "sq8", "ivf-pq"] = "exact"
+    place: dict[str, str | int | list[str]] = {}  # files, or address and collection
     dim: int = Field(ge=1)
     columns: dict[str, Literal["text", "integer", "number", "boolean"]] = {}
     count: int = Field(ge=0)  # items
@@ -110,11 +110,16 @@ class Description(_Strict):
 
     @field_validator("place")
     @classmethod
-    def _plain_names(cls, place: dict[str, str | int]) -> dict[str, str | int]:
-        for key in ("vectors", "items", "graph", "lists"):
-            name = place.get(key)
-            if name is not None and (not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name):
-                raise ValueError(f"{key} leads out of the index: {name!r}")
+    def _plain_names(cls, place: dict[str, str | int | list[str]]) -> dict[str, str | int | list[str]]:
+        for key, several in (("vectors", True), ("items", True), ("codes", False), ("lists", False)):
+            if key not in place:
+                continue
+            names = place[key] if several else [place[key]]
+            if not isinstance(names, list) or not names:
+                raise ValueError(f"{key}: expected names of files, got {names!r}")
+            for name in names:
+                if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
+                    raise ValueError(f"{key} leads out of the index: {name!r}")
         return place
 
     def write(self, folder: Path) -> None:

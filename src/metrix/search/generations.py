@@ -7,8 +7,8 @@ replaced, so a process that is killed leaves the old index as it was; the next w
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,15 @@ from metrix.errors import DataError, InvalidInput
 from metrix.extras import require_extra
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
-from metrix.search import faiss_store
 from metrix.search.description import FILE, Description
-from metrix.search.faiss_graph import Settings
-from metrix.search.items import Items
+from metrix.search.faiss_files import FILE_NAME, files_of, write_generation
+from metrix.search.faiss_store import FaissStore
+from metrix.search.items import Items, chained
 from metrix.search.recall import measure_recall
+from metrix.search.settings import Settings
 from metrix.search.stores import Store
 
 LOCK = ".lock"
-_GENERATION = re.compile(r"vectors-\d{6,}\.npy|items-\d{6,}\.arrow|graph-\d{6,}(-part\d+)?\.(faiss|ivfdata)")
-
-
-def name_generation(generation: int) -> str:
-    """The number of a generation as its files have it."""
-    return f"{generation:06d}"
 
 
 def check_store(text: str) -> str:
@@ -47,55 +42,71 @@ def write_items(
     store: str,
     folder: Path,
     generation: int,
-    lots: Iterable[Items],
+    batches: Iterator[Items],
     kind: str,
     settings: Settings,
     count: int | None,
-) -> dict[str, Any]:
-    """Write the items of a new generation; returns where they are, for the description."""
+) -> tuple[dict[str, Any], int | None]:
+    """Write the items of a new generation; returns where they are, for the description, and how many if it is known."""
     if check_store(store) == "faiss":
-        return faiss_store.write_generation(folder, name_generation(generation), lots, kind, settings)
-    from metrix.search import milvus_store
+        return write_generation(folder, generation, batches, kind, settings), None
+    from metrix.search.milvus_collections import address, create_collection, drop_collection
+    from metrix.search.milvus_store import MilvusStore
 
-    if kind == "ivf" and count is None:
-        lots = list(lots)
-        count = sum(map(len, lots))
-    return milvus_store.write_collection(folder, milvus_store.address(store, folder), lots, kind, settings, count or 0)
-
-
-def switch_generation(folder: Path, description: Description, before: Description | None) -> None:
-    """Complete the description of a new generation with what is measured, switch to it and remove the old one."""
-    made = open_store(folder, description, counted=False)
+    if kind.startswith("ivf") and count is None:
+        everything = list(batches)
+        count, batches = sum(map(len, everything)), iter(everything)
+    first = next(batches)
+    place = create_collection(folder, address(store, folder), first, kind, settings, count or 0)
     try:
-        found = {"count": len(made), "recall": None if made.kind == "exact" else measure_recall(made)}
+        opened = MilvusStore(place, kind, first.column_types, folder, generation, 0)
+        try:
+            added = opened.insert(chained(first, batches), generation, 0)
+        finally:
+            opened.close()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            drop_collection(folder, place)
+        raise
+    return {**place, "next_row": added}, added
+
+
+def switch_generation(
+    folder: Path, description: Description, before: Description | None, measure: bool = True
+) -> Description:
+    """Complete the description of a new generation with what is measured, switch to it and remove the old one."""
+    made = open_store(folder, description, counted=description.store == "milvus")
+    try:
+        found: dict[str, Any] = {"count": len(made)}
+        if measure:
+            found["recall"] = None if made.kind == "exact" else measure_recall(made)
     finally:
         made.close()
     description = description.model_copy(update=found)
     description.write(folder)
     _tidy(folder, description, before)
-    if description.store == "milvus":
-        from metrix.search.milvus_store import PENDING
-
-        (folder / PENDING).unlink(missing_ok=True)
+    return description
 
 
 def open_store(folder: Path, description: Description, counted: bool = True) -> Store:
-    """The store that a description describes; unless `counted`, before its items were counted."""
+    """The store that a description names; unless `counted`, before its items were counted."""
     place = description.place
-    needed = ["vectors", "items"] if description.store == "faiss" else ["uri", "collection"]
-    needed += ["graph"] if description.store == "faiss" and description.kind != "exact" else []
+    needed = ["vectors", "items"] if description.store == "faiss" else ["uri", "collection", "next_row"]
+    needed += ["codes"] if description.store == "faiss" and description.kind != "exact" else []
     for key in needed:
         if key not in place:
             raise DataError(f"{folder}: expected place.{key} in its description, got none; build the index anew")
     store: Store
     if description.store == "faiss":
-        store = faiss_store.open_generation(folder, place, description.kind)
+        store = FaissStore.open(folder, place, description.kind)
         if dict(store.column_types) != dict(description.columns) or (counted and len(store) != description.count):
             raise DataError(f"{folder}: its files do not fit its description (items or columns differ); build it anew")
     else:
         from metrix.search.milvus_store import MilvusStore
 
-        store = MilvusStore(place, description.kind, description.columns, folder)
+        store = MilvusStore(
+            place, description.kind, description.columns, folder, description.generation, description.count
+        )
     if store.dim != description.dim:
         raise DataError(f"{folder}: expected vectors of dimension {description.dim}, got {store.dim}; build it anew")
     return store
@@ -107,6 +118,18 @@ def read_sound_description(folder: Path) -> Description | None:
         return Description.read(folder)
     except DataError:
         return None
+
+
+def next_generation(folder: Path, before: Description | None) -> int:
+    """The number of the generation to write, above all that have left files, also where the description is damaged."""
+    numbers = [0 if before is None else before.generation]
+    for path in folder.iterdir():
+        if FILE_NAME.fullmatch(path.name):
+            text = path.name.split("-")[1]
+            numbers.append(int(text) if text.isdecimal() else 0)
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        numbers.append(int(json.loads((folder / FILE).read_bytes())["generation"]))  # of another version
+    return max(numbers) + 1
 
 
 @contextlib.contextmanager
@@ -125,7 +148,7 @@ def require_index_folder(folder: Path) -> None:
     if not folder.is_dir() or (folder / FILE).exists():
         return
     other = sorted(
-        path.name for path in folder.iterdir() if not path.name.startswith(".") and not _GENERATION.fullmatch(path.name)
+        path.name for path in folder.iterdir() if not path.name.startswith(".") and not FILE_NAME.fullmatch(path.name)
     )
     if other:
         raise InvalidInput(
@@ -136,15 +159,16 @@ def require_index_folder(folder: Path) -> None:
 
 def _tidy(folder: Path, now: Description, before: Description | None) -> None:
     """Remove files of other generations, also what a killed writer left, and a collection that was replaced."""
-    kept = faiss_store.files_of(now.place)
+    kept = set(files_of(now.place))
     for path in folder.iterdir():
-        if _GENERATION.fullmatch(path.name) and path.name not in kept:
-            path.unlink(missing_ok=True)
-    if (
-        before is not None
-        and before.store == "milvus"
-        and before.place.get("collection") != now.place.get("collection")
-    ):
-        from metrix.search.milvus_store import drop_collection
+        if FILE_NAME.fullmatch(path.name) and path.name not in kept:
+            with contextlib.suppress(PermissionError):  # Windows: another process has it mapped; a later writer does
+                path.unlink(missing_ok=True)
+    if now.store != "milvus" and (before is None or before.store != "milvus"):
+        return
+    from metrix.search.milvus_collections import PENDING, drop_replaced
 
-        drop_collection(folder, before.place)
+    replaced = before is not None and before.store == "milvus"
+    if replaced and before is not None and before.place.get("collection") != now.place.get("collection"):
+        drop_replaced(folder, before.place)
+    (folder / PENDING).unlink(missing_ok=True)

@@ -1,13 +1,13 @@
 """An index of embeddings, in memory or in a folder, on faiss or on Milvus.
 
     index = Index.build(vectors, ids=paths, columns={"label": labels})    # in memory
-    ids, similarities = index.search(queries, k=10, where=["label=cat"])
+    hits = index.search(queries, k=10, where=["label=cat"])               # hits.ids, hits.records()
     index.save("photos.index")
 
     index = Index.open("photos.index")                                    # memory-mapped
     index.add(Items.read(more_vectors, more_paths))                       # also update, delete, merge
 
-`exact` compares a query with everything; `hnsw` and `ivf` are approximate, and `measure_recall` says what they miss.
+`exact` compares a query with everything; the other kinds are approximate, and `measure_recall` says what they miss.
 A change writes a new generation beside the old one and then switches to it: a process that is killed leaves the
 old index as it was, readers never see half of one, and of two writers one waits.
 """
@@ -19,27 +19,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
 from metrix.messages import first_few
 from metrix.search.description import Description, Fingerprint, Threshold
-from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_filter
 from metrix.search.generations import (
     check_store,
     hold_for_writing,
-    name_generation,
+    next_generation,
     open_store,
     read_sound_description,
     require_index_folder,
     switch_generation,
     write_items,
 )
-from metrix.search.items import Items, chained, in_batches, same_columns, unit_vectors
+from metrix.search.hits import Hits
+from metrix.search.items import Items, chained, drop_id, in_batches, same_columns, unit_vectors
 from metrix.search.recall import measure_recall
 from metrix.search.refining import ALPHA
 from metrix.search.searching import search_store
-from metrix.search.stores import KINDS, SCAN_ROWS, Found, Store
+from metrix.search.settings import Settings
+from metrix.search.stores import KINDS, SCAN_ROWS, Store
 
 
 class Index:
@@ -76,7 +80,7 @@ class Index:
     def create(
         cls,
         folder: str | os.PathLike[str],
-        lots: Iterable[Items],
+        batches: Iterable[Items],
         kind: str = "exact",
         *,
         store: str = "faiss",
@@ -93,8 +97,8 @@ class Index:
 
         Args:
             folder: the index; it is made if it is missing.
-            lots: the items, in lots that fit in memory.
-            kind: exact, hnsw or ivf.
+            batches: the items, in batches that fit in memory.
+            kind: exact, hnsw, ivf, sq8 or ivf-pq.
             store: `faiss`, or `milvus:PATH` (embedded) or `milvus:http://HOST:PORT`.
             model: which model made the vectors; queries of another one are then refused.
             root: the folder that the ids are paths below; `data`: the embedded dataset that they are of instead.
@@ -102,13 +106,13 @@ class Index:
             skipped: how many images could not be read, for the record.
             threshold: the similarity above which two images are the same thing.
             settings: of the approximate kinds.
-            count: how many items there will be, needed for `ivf` on Milvus.
+            count: how many items there will be, needed for `ivf` and `ivf-pq` on Milvus.
         """
         if kind not in KINDS:
             raise unknown_choice("kind", kind, KINDS)
         chosen = check_store(store)
-        folder, settings, lots = Path(folder), settings or Settings(), iter(lots)
-        first = next(lots, None)
+        folder, settings, batches = Path(folder), settings or Settings(), iter(batches)
+        first = next(batches, None)
         if first is None:
             raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
         if model is not None and model.dim != first.dim:
@@ -116,12 +120,12 @@ class Index:
         with hold_for_writing(folder):
             require_index_folder(folder)
             before = read_sound_description(folder)
-            generation = 1 if before is None else before.generation + 1
+            generation = next_generation(folder, before)
             if chosen == "milvus":
-                from metrix.search.milvus_store import drop_pending
+                from metrix.search.milvus_collections import drop_pending
 
                 drop_pending(folder, None if before is None else str(before.place.get("collection")))
-            place = write_items(store, folder, generation, chained(first, lots), kind, settings, count)
+            place, written = write_items(store, folder, generation, chained(first, batches), kind, settings, count)
             description = Description(
                 generation=generation,
                 store=chosen,
@@ -129,7 +133,7 @@ class Index:
                 place=place,
                 dim=first.dim,
                 columns=first.column_types,
-                count=0,
+                count=written or 0,
                 skipped=skipped,
                 root=root,
                 data=data,
@@ -138,18 +142,28 @@ class Index:
                 threshold=threshold,
             )
             switch_generation(folder, description, before)
-        return cls.open(folder)
+        return cls.open(folder, store)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Index:
-        """The index in a folder. With faiss nothing is read but what a search touches."""
+    def open(cls, folder: str | os.PathLike[str], store: str | None = None) -> Index:
+        """The index in a folder. With faiss nothing is read but what a search touches.
+
+        Args:
+            folder: the index.
+            store: `milvus:http://HOST:PORT`, where the description says that its vectors are. It is asked for where
+                that is not beside the index: a description of a stranger may name any address.
+        """
         folder = Path(folder)
         for _ in range(20):
             description = Description.read(folder)
+            if description.store == "milvus":
+                from metrix.search.milvus_collections import require_known_address
+
+                require_known_address(str(description.place.get("uri")), folder, store)
             try:
                 return cls(open_store(folder, description), description, folder)
             except FileNotFoundError as error:
-                if Description.read(folder).generation == description.generation:  # not replaced meanwhile
+                if Description.read(folder) == description:  # not replaced meanwhile
                     raise DataError(f"{folder}: expected {error.filename}, which is missing; build it anew") from error
         raise DataError(f"{folder}: it was replaced over and over while it was opened; try again")
 
@@ -160,7 +174,8 @@ class Index:
         """
         if self.folder is None or Description.read(self.folder) == self.description:
             return self
-        return Index.open(self.folder)
+        uri = self.description.place.get("uri")  # which the user has named, or is beside the index
+        return Index.open(self.folder, f"milvus:{uri}" if uri is not None and "://" in str(uri) else None)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -172,12 +187,12 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """exact, hnsw or ivf."""
+        """exact, hnsw, ivf, sq8 or ivf-pq."""
         return self.store.kind
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The columns that items have, and the kind of each: text, integer, number or boolean."""
+        """The columns that items have, and the type of each: text, integer, number or boolean."""
         return self.store.column_types
 
     def __repr__(self) -> str:
@@ -198,18 +213,20 @@ class Index:
         alpha: float = ALPHA,
         rerank: int = 0,
         model: Fingerprint | None = None,
-    ) -> Found:
-        """The k nearest items of each query by cosine; fewer if the index, or what a filter keeps, is smaller.
+        own: Sequence[int] | None = None,
+    ) -> Hits:
+        """The k nearest items of each query by cosine, with their columns; fewer if a filter keeps fewer.
 
         Args:
             queries: vectors (q, d), in any scale.
             k: how many.
-            where: conditions such as `label=cat` or `price<10`, all of which an item has to meet.
+            where: filters such as `label=cat` or `price<10 or label in (cat, dog)`, all of which an item has to meet.
             exclude: an id for each query that it must not find, as its own; None for none.
             expand: query expansion with so many neighbours (αQE), 0 for none; `alpha` is its α.
             rerank: k-reciprocal re-ranking of so many candidates, 0 for none. Similarities stay cosines, in the
                 new order.
             model: the model of the queries, checked against that of the index.
+            own: as `exclude`, by row, -1 for none: for items that were looked up by `find`.
         """
         if model is not None:
             self.require_model(model)
@@ -219,30 +236,54 @@ class Index:
         unit = unit_vectors(queries, "queries")
         if unit.shape[1] != self.dim:
             raise ShapeError(f"queries: expected dimension {self.dim}, as the index has, got {unit.shape[1]}")
-        if exclude is not None and len(exclude) != len(unit):
-            raise ShapeError(f"exclude: expected an id or None for each of {len(unit)} queries, got {len(exclude)}")
         chosen = read_filter(where, self.columns)
-        return search_store(self.store, unit, int(k), chosen, exclude, expand, alpha, rerank)
+        left_out = self._rows_of_own(exclude, own, len(unit))
+        return Hits.look_up(search_store(self.store, unit, int(k), chosen, left_out, expand, alpha, rerank), self.store)
+
+    def _rows_of_own(
+        self, exclude: Sequence[Any] | None, own: Sequence[int] | None, count: int
+    ) -> NDArray[np.int64] | None:
+        """The row that each query must not find, -1 for none."""
+        given = exclude if own is None else own
+        if given is None:
+            return None
+        if len(given) != count:
+            raise ShapeError(f"exclude: expected an id or None for each of {count} queries, got {len(given)}")
+        if own is not None:
+            return np.asarray(own, dtype=np.int64)
+        rows = np.full(count, -1, dtype=np.int64)
+        known = np.flatnonzero([one is not None for one in given])
+        rows[known] = self.find([given[int(n)] for n in known])
+        return rows
+
+    def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
+        """The row of each id, -1 where it is not there; rows hold until the index is changed or opened again."""
+        return self.store.find(list(ids))
 
     def get(self, ids: Sequence[Any]) -> Items:
         """The items of these ids, in this order, with vectors and columns; an unknown id is an error."""
-        self._require_known(ids)
-        return self.store.get(list(ids))
+        return self.take(self.require_known(ids))
 
-    def _require_known(self, ids: Sequence[Any]) -> None:
-        unknown = [one for one, known in zip(ids, self.store.has(ids), strict=True) if not known]
+    def take(self, rows: NDArray[np.int64]) -> Items:
+        """The items of these rows, in this order, with vectors and columns."""
+        table = self.store.read_table(rows)
+        return Items(table["id"].combine_chunks(), self.store.read_vectors(rows), drop_id(table))
+
+    def require_known(self, ids: Sequence[Any]) -> NDArray[np.int64]:
+        """The row of each id; an unknown one is an error."""
+        rows = self.find(ids)
+        unknown = [one for one, row in zip(ids, rows.tolist(), strict=True) if row < 0]
         if unknown:
-            raise InvalidInput(f"id: expected one of {len(self):,}, as {self._example()!r}, got {first_few(unknown)}")
-
-    def _example(self) -> Any:
-        return next(iter(self.store.scan(1))).ids[0].as_py()
+            example = next(iter(self.store.scan(1)))[1].ids[0].as_py()
+            raise InvalidInput(f"id: expected one of {len(self):,}, as {example!r}, got {first_few(unknown)}")
+        return rows
 
     def require_model(self, model: Fingerprint) -> None:
         """An error if vectors of this model cannot be compared with those of the index."""
         if self.description.model is not None:
             self.description.model.require(model)
 
-    def measure_recall(self, k: int = 10, sample: int = 1000, seed: int = 0) -> float:
+    def measure_recall(self, k: int = 10, sample: int | None = None, seed: int = 0) -> float:
         """The share of the true k nearest neighbours that `search` finds, over a sample of the items."""
         return measure_recall(self.store, k, sample, seed)
 
@@ -251,7 +292,7 @@ class Index:
         m = self.description
         return Index.create(
             folder,
-            self.store.scan(),
+            (items for _, items in self.store.scan()),
             self.kind,
             model=m.model,
             root=m.root,
@@ -259,7 +300,7 @@ class Index:
             follow_links=m.follow_links,
             skipped=m.skipped,
             threshold=m.threshold,
-            settings=self.store.settings if isinstance(self.store, FaissStore) else None,
+            settings=self.store.settings,
         )
 
     def add(self, items: Items, skipped: int = 0) -> None:
@@ -284,12 +325,12 @@ class Index:
             self.description.model.require_engine(other.description.model.engine)
         prefix = _prefix(self.description.root, other.description.root)
 
-        def lots() -> Iterator[Items]:
-            for lot in other.store.scan():
-                yield lot.with_ids([f"{prefix}{one}" for one in lot.ids.to_pylist()]) if prefix else lot
+        def batches() -> Iterator[Items]:
+            for _, items in other.store.scan():
+                yield items.with_ids([f"{prefix}{one}" for one in items.ids.to_pylist()]) if prefix else items
 
-        ids = [one for lot in lots() for one in lot.ids.to_pylist()]
-        self._change(ids, lots, new_only=True)
+        ids = [one for items in batches() for one in items.ids.to_pylist()]
+        self._change(ids, batches, new_only=True)
 
     def _need_folder(self) -> Path:
         if self.folder is None:
@@ -299,40 +340,54 @@ class Index:
     def _change(
         self,
         ids: Sequence[Any],
-        lots: Callable[[], Iterable[Items]],
+        batches: Callable[[], Iterable[Items]],
         delete: Sequence[Any] = (),
         skipped: int = 0,
         new_only: bool = False,
     ) -> None:
-        """Take away `delete`, and put the items in `lots`, of these ids, into the index."""
+        """Take away `delete`, and put the items in `batches`, of these ids, into the index."""
         folder = self._need_folder()
         with hold_for_writing(folder):
             self._reload(folder)  # another writer may have been here
             before = self.description
-            self._require_known(delete)
-            there = [one for one, known in zip(ids, self.store.has(ids), strict=True) if known]
-            if new_only and there:
-                raise InvalidInput(f"add: expected new ids, got {first_few(there)}, in the index already; update them")
-            if len(self) + len(ids) == len(there) + len(delete):
+            if before.store == "milvus":
+                from metrix.search.milvus_collections import require_owner
+
+                require_owner(folder, before.place)
+            gone = self.require_known(delete)
+            there = self.find(ids)
+            if new_only and (there >= 0).any():
+                known = [ids[int(n)] for n in np.flatnonzero(there >= 0)]
+                raise InvalidInput(f"add: expected new ids, got {first_few(known)}, in the index already; update them")
+            gone = np.concatenate([gone, there[there >= 0]])
+            count = len(self) - len(gone) + len(ids)
+            if count == 0:
                 raise InvalidInput("delete: expected at least one item to stay, got all; remove the folder instead")
-            fitting = (same_columns(_of_dim(lot, self.dim), self.columns) for lot in lots())
-            generation = before.generation + 1
-            place = self.store.change(folder, name_generation(generation), fitting, delete, there)
-            update = {"generation": generation, "place": place, "skipped": before.skipped + skipped}
-            switch_generation(folder, before.model_copy(update=update), before)
+            fitting = (self._fit(items) for items in batches())
+            generation = next_generation(folder, before)
+            place = self.store.change(folder, generation, fitting, gone)
+            update = {"generation": generation, "place": place, "count": count, "skipped": before.skipped + skipped}
+            measure = before.place.get("codes") != place.get("codes")
+            switch_generation(folder, before.model_copy(update=update), before, measure)
             self._reload(folder)
+
+    def _fit(self, items: Items) -> Items:
+        """Items with the columns of the index, if they are like those that it has."""
+        if items.dim != self.dim:
+            raise ShapeError(f"vectors: expected dimension {self.dim}, as the index has, got {items.dim}")
+        if items.ids_are_text != self.store.ids_are_text:
+            raise InvalidInput("ids: expected all integers or all text, as the index has")
+        return same_columns(items, self.columns)
 
     def _reload(self, folder: Path) -> None:
         current = Description.read(folder)
-        if current.generation != self.description.generation:
+        if current != self.description:
+            if current.store == "milvus" and current.place.get("uri") != self.description.place.get("uri"):
+                from metrix.search.milvus_collections import require_known_address
+
+                require_known_address(str(current.place.get("uri")), folder, None)
             self.store.close()
             self.description, self.store = current, open_store(folder, current)
-
-
-def _of_dim(items: Items, dim: int) -> Items:
-    if items.dim != dim:
-        raise ShapeError(f"vectors: expected dimension {dim}, as the index has, got {items.dim}")
-    return items
 
 
 def _prefix(root: str | None, other: str | None) -> str:

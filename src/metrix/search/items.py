@@ -49,6 +49,11 @@ class Items:
         return int(self.vectors.shape[1])
 
     @property
+    def ids_are_text(self) -> bool:
+        """Whether ids are texts; else they are integers."""
+        return bool(pa.types.is_string(self.ids.type))
+
+    @property
     def column_types(self) -> dict[str, str]:
         """The type of each column: text, integer, number or boolean."""
         return column_types_of(self.columns.schema)
@@ -77,13 +82,23 @@ def column_types_of(schema: Any) -> dict[str, str]:
     return {field.name: names[field.type] for field in schema}
 
 
+def with_id_column(ids: Any, columns: Any) -> Any:
+    """A table of ids, as `id`, and columns."""
+    return pa.table({"id": ids, **{name: columns[name] for name in columns.column_names}})
+
+
+def drop_id(table: Any) -> Any:
+    """The columns of a table without `id`; one that had no other keeps its number of rows."""
+    return table.drop_columns(["id"]) if table.num_columns > 1 else _no_columns(table.num_rows)
+
+
 def take(table: Any, rows: Any) -> Any:
     """Rows of a table; one without columns keeps its number of rows."""
     return table.take(rows) if table.num_columns else _no_columns(len(rows))
 
 
-def together(parts: Sequence[Items]) -> Items:
-    """Several lots of items with the same columns as one."""
+def join_items(parts: Sequence[Items]) -> Items:
+    """Several batches of items with the same columns as one."""
     ids = pa.concat_arrays([part.ids for part in parts])
     columns = pa.concat_tables([part.columns for part in parts])
     return Items(ids, np.concatenate([part.vectors for part in parts]), columns)
@@ -175,13 +190,13 @@ def require_distinct(ids: Any) -> None:
 
 
 def in_batches(items: Items, rows: int) -> Iterator[Items]:
-    """Items in lots of at most `rows`."""
+    """Items in batches of at most `rows`."""
     for start in range(0, len(items), rows):
         yield items.part(slice(start, start + rows))
 
 
 def chained(first: Items, rest: Iterable[Items]) -> Iterator[Items]:
-    """A lot and those after it."""
+    """A batch and those after it."""
     yield first
     yield from rest
 

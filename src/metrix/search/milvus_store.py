@@ -1,16 +1,20 @@
 """The Milvus store: a local folder (milvus-lite) or a server, through pymilvus.
 
-An index is one collection. Its fields are `id`, `vector` and `c0`, `c1`, ... for the columns, so that a column may
-have any name.
+An index is one collection, which holds several generations of it. Its fields are
+
+    row              the number of an item, the primary key
+    id, vector       its id and its vector
+    added, removed   the generations since which it is there, and since which it is not (NEVER as long as it is)
+    c0, c1, ...      the columns, so that a column may have any name
+
+A reader sees its own generation only, by a filter. A change adds rows of the next generation and marks those that go;
+nothing of it is seen until the description of the index is replaced, and what a killed writer left is removed by the
+next one. So a change that was interrupted is repeated like any other command.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
-import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,41 +24,57 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
-from metrix.extras import import_extra
-from metrix.files import write_json
-from metrix.search.faiss_graph import Settings
 from metrix.search.faiss_store import as_ids
-from metrix.search.filters import EVERYTHING, Filter, expression
-from metrix.search.items import COLUMN_TYPES, Items, chained, in_batches, same_columns, take
-from metrix.search.stores import SCAN_ROWS, Neighbours, none_like
+from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression
+from metrix.search.items import COLUMN_TYPES, Items, in_batches, require_distinct, same_columns, take, with_id_column
+from metrix.search.milvus_collections import connect, explained
+from metrix.search.settings import Settings
+from metrix.search.stores import SCAN_ROWS, Neighbours
 
-PREFIX = "milvus:"
 MOST = 16_384  # the largest k, and rows of a query, that Milvus answers
 BATCH_BYTES = 16 << 20  # of vectors sent at a time; a server refuses messages past 64 MB
-TEXT_LENGTH = 65_535
-PENDING = ".pending.json"  # the collection that is being filled
-INDEX_TYPES = {"exact": "FLAT", "hnsw": "HNSW", "ivf": "IVF_FLAT"}
+AT_ONCE = 1000  # rows or ids named in one request
+NEVER = (1 << 62) - 1  # the generation that removes what stays
 
 
 class MilvusStore:
-    """A collection of Milvus; `write_collection` makes one."""
+    """A generation of a collection of Milvus; `milvus_collections.create_collection` makes one.
 
-    def __init__(self, place: Mapping[str, Any], kind: str, column_types: Mapping[str, str], folder: Path) -> None:
-        self._place = dict(place)
+    Args:
+        place: where the collection is: its URI, name and settings.
+        kind: of the index.
+        column_types: the columns and the type of each.
+        folder: of the index, which local paths are relative to.
+        generation: which one is read.
+        count: how many items it has.
+    """
+
+    def __init__(
+        self,
+        place: Mapping[str, Any],
+        kind: str,
+        column_types: Mapping[str, str],
+        folder: Path,
+        generation: int,
+        count: int,
+    ) -> None:
+        self._place, self._generation, self._count = dict(place), generation, count
         self._collection, self._kind, self._column_types = str(place["collection"]), kind, dict(column_types)
         self._fields = {name: f"c{n}" for n, name in enumerate(self._column_types)}
-        self._settings = Settings(probes=int(place.get("probes", 1)), breadth=int(place.get("breadth", 64)))
-        self._client = _connect(str(place["uri"]), folder)
-        with _explained(str(place["uri"])):
+        self.settings = Settings.read({"probes": 1, **place})
+        self._client = connect(str(place["uri"]), folder)
+        with explained(str(place["uri"])):
             if not self._client.has_collection(self._collection):
                 raise DataError(
                     f"{place['uri']}: expected the collection {self._collection}, got a store without it; build the "
                     "index anew"
                 )
             self._client.load_collection(self._collection)
-            about = self._client.describe_collection(self._collection)["fields"]
-        self._text = next(field for field in about if field["name"] == "id")["type"].name == "VARCHAR"
-        self._dim = int(next(field for field in about if field["name"] == "vector")["params"]["dim"])
+            about = {field["name"]: field for field in self._client.describe_collection(self._collection)["fields"]}
+        if not {"row", "id", "vector", "added", "removed", *self._fields.values()} <= set(about):
+            raise DataError(f"{self._collection}: expected a collection of an index, got another; build the index anew")
+        self._text = bool(about["id"]["type"].name == "VARCHAR")
+        self._dim = int(about["vector"]["params"]["dim"])
 
     @property
     def dim(self) -> int:
@@ -63,7 +83,7 @@ class MilvusStore:
 
     @property
     def kind(self) -> str:
-        """exact, hnsw or ivf."""
+        """exact, hnsw, ivf or ivf-pq."""
         return self._kind
 
     @property
@@ -71,125 +91,177 @@ class MilvusStore:
         """The columns and the type of each."""
         return self._column_types
 
-    def __len__(self) -> int:
-        found = self._client.query(self._collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
-        return int(found[0]["count(*)"])
+    @property
+    def ids_are_text(self) -> bool:
+        """Whether ids are texts; else they are integers."""
+        return self._text
 
-    def search(
-        self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING, with_vectors: bool = False
-    ) -> Neighbours:
+    def __len__(self) -> int:
+        return self._count
+
+    def _seen(self, more: Filter = EVERYTHING) -> str:
+        """The filter of this generation and, possibly, of the user."""
+        seen = (Condition("added", "<=", self._generation), Condition("removed", ">", self._generation))
+        chosen = seen if more == EVERYTHING else (*seen, more)
+        return expression(AllOf(chosen), {**self._fields, "added": "added", "removed": "removed"})
+
+    def search(self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING) -> Neighbours:
         """The k nearest items of unit queries among those that meet the filter."""
         k = min(k, len(self))
         if k > MOST:
             raise InvalidInput(f"k: expected at most {MOST:,} with Milvus, got {k:,}")
-        ids = np.full((len(queries), k), none_like(self._text), dtype=object if self._text else np.int64)
+        rows = np.full((len(queries), k), -1, dtype=np.int64)
         similarities = np.full((len(queries), k), np.nan, dtype=np.float32)
-        vectors = np.zeros((len(queries), k, self.dim), dtype=np.float32) if with_vectors else None
-        parameters = {"hnsw": {"ef": max(k, self._settings.breadth)}, "ivf": {"nprobe": self._settings.probes}}
-        rows = max(1, min(MOST, (4 << 20) // max(k, 1)) // (self.dim if with_vectors else 1))
-        for start in range(0, len(queries), rows):
-            with _explained(self._collection):
+        in_cells = {"nprobe": self.settings.probes}
+        parameters = {"hnsw": {"ef": max(k, self.settings.breadth)}, "ivf": in_cells, "ivf-pq": in_cells}
+        at_once = max(1, min(MOST, (4 << 20) // max(k, 1)))
+        for start in range(0, len(queries), at_once):
+            with explained(self._collection):
                 found = self._client.search(
                     self._collection,
-                    data=queries[start : start + rows],
+                    data=queries[start : start + at_once],
                     limit=max(k, 1),
-                    filter=expression(where, self._fields),
-                    output_fields=["vector"] if with_vectors else [],
+                    filter=self._seen(where),
+                    output_fields=[],
                     search_params={"metric_type": "IP", "params": parameters.get(self._kind, {})},
                     consistency_level="Strong",
                 )
             for q, hits in enumerate(found, start):
                 for n, hit in enumerate(hits[:k]):
-                    ids[q, n], similarities[q, n] = hit["id"], hit["distance"]
-                    if vectors is not None:
-                        vectors[q, n] = hit["entity"]["vector"]
-        most = int((~np.isnan(similarities)).sum(axis=1).max(initial=0))  # a filter may keep fewer than k
-        return Neighbours(ids[:, :most], similarities[:, :most], None if vectors is None else vectors[:, :most])
+                    rows[q, n], similarities[q, n] = hit["row"], hit["distance"]
+        most = int((rows >= 0).sum(axis=1).max(initial=0))  # a filter may keep fewer than k
+        return Neighbours(rows[:, :most], similarities[:, :most])
 
-    def has(self, ids: Sequence[Any]) -> list[bool]:
-        """Whether each id is there."""
-        known = self._rows(ids, ["id"])
-        return [one in known for one in ids]
-
-    def get(self, ids: Sequence[Any]) -> Items:
-        """The items of these ids, in this order; ids that are not there are left out."""
-        known = self._rows(ids, ["*"])
-        return self._items([known[one] for one in ids if one in known])
-
-    def _rows(self, ids: Sequence[Any], fields: list[str]) -> dict[Any, dict[str, Any]]:
-        known: dict[Any, dict[str, Any]] = {}
+    def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
+        """The row of each id, -1 where it is not there."""
+        known: dict[Any, int] = {}
         distinct = list(dict.fromkeys(ids)) if as_ids(ids, self._text) is not None else []
-        for start in range(0, len(distinct), 1000):
-            with _explained(self._collection):
-                found = self._client.get(
-                    self._collection,
-                    ids=distinct[start : start + 1000],
-                    output_fields=fields,
-                    consistency_level="Strong",
-                )
-            known |= {row["id"]: row for row in found}
-        return known
+        for start in range(0, len(distinct), AT_ONCE):
+            wanted = expression(Condition("id", "in", tuple(distinct[start : start + AT_ONCE])), {"id": "id"})
+            found = self._query(f"({wanted}) and {self._seen()}", ["row", "id"])
+            known |= {one["id"]: one["row"] for one in found}
+        return np.array([known.get(one, -1) for one in ids], dtype=np.int64)
 
-    def scan(self, rows: int = SCAN_ROWS) -> Iterator[Items]:
-        """All items, in lots."""
-        with _explained(self._collection):
-            lots = self._client.query_iterator(
-                self._collection, batch_size=min(rows, MOST), filter="", output_fields=["*"], consistency_level="Strong"
+    def read_table(self, rows: NDArray[np.int64]) -> Any:
+        """An Arrow table of the ids (`id`) and columns of these rows, in this order."""
+        items = self._items(self._read(rows, ["row", "id", *self._fields.values()]), False)
+        return with_id_column(items.ids, items.columns)
+
+    def read_vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors (n, d) of these rows, in this order."""
+        return _vectors(self._read(rows, ["row", "vector"]), self.dim)
+
+    def _read(self, rows: NDArray[np.int64], fields: list[str]) -> list[dict[str, Any]]:
+        known: dict[int, dict[str, Any]] = {}
+        distinct = np.unique(rows).tolist()
+        for start in range(0, len(distinct), AT_ONCE):
+            found = self._query(f"row in {distinct[start : start + AT_ONCE]}", fields)
+            known |= {one["row"]: one for one in found}
+        try:
+            return [known[row] for row in rows.tolist()]
+        except KeyError:
+            raise DataError(
+                f"{self._collection}: the index was changed by another process since it was opened; open it again"
+            ) from None
+
+    def _query(self, condition: str, fields: list[str]) -> list[dict[str, Any]]:
+        with explained(self._collection):
+            found: list[dict[str, Any]] = self._client.query(
+                self._collection, filter=condition, output_fields=fields, consistency_level="Strong"
+            )
+        return found
+
+    def scan(self, rows: int = SCAN_ROWS) -> Iterator[tuple[NDArray[np.int64], Items]]:
+        """All items with their rows, some at a time."""
+        for found in self._iterate(self._seen(), ["*"], rows):
+            yield np.array([one["row"] for one in found], dtype=np.int64), self._items(found)
+
+    def _iterate(self, condition: str, fields: list[str], rows: int = SCAN_ROWS) -> Iterator[list[dict[str, Any]]]:
+        with explained(self._collection):
+            batches = self._client.query_iterator(
+                self._collection,
+                batch_size=min(rows, MOST),
+                filter=condition,
+                output_fields=fields,
+                consistency_level="Strong",
             )
             try:
-                while lot := lots.next():
-                    yield self._items(lot)
+                while found := batches.next():
+                    yield list(found)
             finally:
-                lots.close()
+                batches.close()
 
-    def _items(self, rows: Sequence[Mapping[str, Any]]) -> Items:
+    def _items(self, rows: Sequence[Mapping[str, Any]], vectors: bool = True) -> Items:
         ids = pa.array([row["id"] for row in rows], pa.string() if self._text else pa.int64())
-        vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(len(rows), self.dim)
         columns = {
             name: pa.array([row.get(field) for row in rows], COLUMN_TYPES[self._column_types[name]])
             for name, field in self._fields.items()
         }
-        return Items(ids, vectors, pa.table(columns) if columns else take(pa.table({}), ids))
+        found = _vectors(rows, self.dim) if vectors else np.empty((len(rows), self.dim), np.float32)
+        return Items(ids, found, pa.table(columns) if columns else take(pa.table({}), ids))
 
-    def change(
-        self, folder: Path, name: str, new: Iterable[Items], delete: Sequence[Any], replaced: Sequence[Any]
-    ) -> dict[str, Any]:
-        """Change the collection in place: each message to Milvus is applied whole."""
-        for start in range(0, len(delete), 1000):
-            with _explained(self._collection):
-                self._client.delete(self._collection, ids=list(delete[start : start + 1000]))
-        self.upsert(new)
-        return dict(self._place)
+    def change(self, folder: Path, generation: int, new: Iterable[Items], gone: NDArray[np.int64]) -> dict[str, Any]:
+        """Add rows of the next generation, and mark those that go; this one stays as it is."""
+        self.remove_unseen()
+        for start in range(0, len(gone), AT_ONCE):
+            found = self._read(gone[start : start + AT_ONCE], ["*"])
+            self._upsert([{**one, "removed": generation} for one in found])
+        added = self.insert(new, generation, int(self._place["next_row"]))
+        return {**self._place, "next_row": int(self._place["next_row"]) + added}
 
-    def upsert(self, lots: Iterable[Items]) -> None:
-        """Add items; those under an id that is there are replaced."""
-        for lot in lots:
-            self._require_kind(lot)
-            rows = max(1, BATCH_BYTES // (4 * self.dim))
-            for part in in_batches(same_columns(lot, self._column_types), rows):
-                records, vectors = part.records(), part.vectors
-                with _explained(self._collection):
-                    self._client.upsert(
-                        self._collection,
-                        [
-                            {
-                                "id": record["id"],
-                                "vector": vector,
-                                **{field: record[name] for name, field in self._fields.items()},
-                            }
-                            for record, vector in zip(records, vectors, strict=True)
-                        ],
-                    )
-        self._flush()
-
-    def _flush(self) -> None:
-        with _explained(self._collection):
+    def insert(self, batches: Iterable[Items], generation: int, next_row: int) -> int:
+        """Add items as rows from `next_row` on; returns how many."""
+        first, ids = next_row, []
+        at_once = max(1, BATCH_BYTES // (4 * self.dim))
+        for batch in batches:
+            self._require_same(batch)
+            ids.append(batch.ids)
+            for part in in_batches(same_columns(batch, self._column_types), at_once):
+                self._upsert(
+                    [
+                        {
+                            "row": next_row + n,
+                            "id": record["id"],
+                            "vector": vector,
+                            "added": generation,
+                            "removed": NEVER,
+                            **{field: record[name] for name, field in self._fields.items()},
+                        }
+                        for n, (record, vector) in enumerate(zip(part.records(), part.vectors, strict=True))
+                    ]
+                )
+                next_row += len(part)
+        if len(ids) > 1:  # the ids of one batch are distinct already
+            require_distinct(pa.chunked_array(ids))
+        with explained(self._collection):
             self._client.flush(self._collection)
+        return next_row - first
 
-    def _require_kind(self, lot: Items) -> None:
-        if lot.dim != self.dim:
-            raise ShapeError(f"vectors: expected dimension {self.dim}, got {lot.dim}; one model makes all vectors")
-        if pa.types.is_string(lot.ids.type) != self._text:
+    def _upsert(self, rows: list[dict[str, Any]]) -> None:
+        at_once = max(1, BATCH_BYTES // (4 * self.dim))
+        for start in range(0, len(rows), at_once):
+            with explained(self._collection):
+                self._client.upsert(self._collection, rows[start : start + at_once])
+
+    def remove_unseen(self) -> None:
+        """Delete what no generation has any more, and undo what a writer left that was killed.
+
+        Rows that the current generation removed stay until the next change, for readers of the one before it.
+        """
+        self._delete(f"removed <= {self._generation}")
+        for found in self._iterate(f"removed > {self._generation} and removed < {NEVER}", ["*"]):
+            self._upsert([{**one, "removed": NEVER} for one in found])
+        self._delete(f"added > {self._generation}")
+
+    def _delete(self, condition: str) -> None:
+        for found in self._iterate(condition, ["row"]):
+            with explained(self._collection):
+                self._client.delete(self._collection, ids=[one["row"] for one in found])
+
+    def _require_same(self, batch: Items) -> None:
+        if batch.dim != self.dim:
+            raise ShapeError(f"vectors: expected dimension {self.dim}, got {batch.dim}; one model makes all vectors")
+        if pa.types.is_string(batch.ids.type) != self._text:
             raise InvalidInput("ids: expected all integers or all text, as the index has")
 
     def close(self) -> None:
@@ -198,107 +270,5 @@ class MilvusStore:
             self._client.close()
 
 
-def write_collection(
-    folder: Path, uri: str, lots: Iterable[Items], kind: str, settings: Settings, count: int
-) -> dict[str, Any]:
-    """Fill a new collection; returns where it is, for `MilvusStore`. Nothing of an older one is touched."""
-    from pymilvus import DataType
-
-    lots = iter(lots)
-    first = next(lots, None)
-    if first is None:
-        raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
-    name = f"metrix_{uuid.uuid4().hex}"
-    place: dict[str, Any] = {"uri": uri, "collection": name, "breadth": settings.breadth}
-    parameters: dict[str, Any] = {}
-    if kind == "hnsw":
-        parameters = {"M": settings.links, "efConstruction": 100}
-    elif kind == "ivf":
-        cells, place["probes"] = settings.cells_for(count)
-        parameters = {"nlist": cells}
-    types = {
-        "text": {"datatype": DataType.VARCHAR, "max_length": TEXT_LENGTH},
-        "integer": {"datatype": DataType.INT64},
-        "number": {"datatype": DataType.DOUBLE},
-        "boolean": {"datatype": DataType.BOOL},
-    }
-    if parameters and "://" not in uri:
-        parameters["params"] = json.dumps(parameters)  # milvus-lite reads them only there, a server one by one
-    client = _connect(uri, folder)
-    write_json(folder / PENDING, place)
-    try:
-        with _explained(uri):
-            schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-            of_ids = types["text" if pa.types.is_string(first.ids.type) else "integer"]
-            schema.add_field("id", is_primary=True, **of_ids)
-            schema.add_field("vector", DataType.FLOAT_VECTOR, dim=first.dim)
-            for n, column in enumerate(first.column_types.values()):
-                schema.add_field(f"c{n}", nullable=True, **types[column])
-            index = client.prepare_index_params()
-            index.add_index("vector", index_type=INDEX_TYPES[kind], metric_type="IP", params=parameters)
-            client.create_collection(name, schema=schema, index_params=index)
-        store = MilvusStore(place, kind, first.column_types, folder)
-        try:
-            store.upsert(chained(first, lots))
-        finally:
-            store.close()
-    except BaseException:
-        with contextlib.suppress(Exception):
-            client.drop_collection(name)
-        raise
-    finally:
-        with contextlib.suppress(Exception):
-            client.close()
-    return place
-
-
-def drop_pending(folder: Path, current: str | None) -> None:
-    """Remove the collection that a killed build left behind, if `current`, the one in use, is another."""
-    path = folder / PENDING
-    if not path.is_file():
-        return
-    try:
-        place = json.loads(path.read_bytes())
-        if place["collection"] != current:
-            drop_collection(folder, place)
-    except (ValueError, KeyError, TypeError, DataError):
-        return  # the store is not there now; the note stays for the next time
-    path.unlink(missing_ok=True)
-
-
-def drop_collection(folder: Path, place: Mapping[str, Any]) -> None:
-    """Remove a collection that no description points to any more."""
-    client = _connect(str(place["uri"]), folder)
-    with contextlib.suppress(Exception):
-        client.drop_collection(str(place["collection"]))
-        client.close()
-
-
-def address(store: str, folder: Path) -> str:
-    """The URI in `milvus:URI`; a local path is kept relative to the index, so that both can move together.
-
-    >>> address("milvus:http://host:19530", Path("photos.index"))
-    'http://host:19530'
-    """
-    uri = store.removeprefix(PREFIX)
-    if not uri:
-        raise InvalidInput("store: expected milvus:PATH or milvus:http://HOST:PORT, got 'milvus:'")
-    return uri if "://" in uri else Path(os.path.relpath(uri, folder)).as_posix()
-
-
-def _connect(uri: str, folder: Path) -> Any:
-    client = import_extra("pymilvus").MilvusClient
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback before it raises
-    with _explained(uri):
-        return client(uri if "://" in uri else str((folder / uri).resolve()), timeout=30)
-
-
-@contextlib.contextmanager
-def _explained(where: str) -> Iterator[None]:
-    """Errors of Milvus as ours, in one sentence."""
-    from pymilvus.exceptions import MilvusException
-
-    try:
-        yield
-    except MilvusException as error:
-        raise DataError(f"Milvus ({where}): {error.message or error}") from error
+def _vectors(rows: Sequence[Mapping[str, Any]], dim: int) -> NDArray[np.float32]:
+    return np.array([row["vector"] for row in rows], dtype=np.float32).reshape(len(rows), dim)

@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from metrix.search.faiss_store import nearest
-from metrix.search.stores import Best, Store
+from metrix.search.nearest import leave_out, nearest, nearest_others
+from metrix.search.stores import Best, Neighbours, Store
 
 SCAN_ROWS = 65_536
+LARGE = 1_000_000  # items from which on fewer queries are compared with all of them
 
 
-def measure_recall(store: Store, k: int = 10, sample: int = 1000, seed: int = 0) -> float:
+def measure_recall(store: Store, k: int = 10, sample: int | None = None, seed: int = 0) -> float:
     """The share of the true k nearest neighbours that a search finds, over a sample of the items.
 
-    1 for an exact store; the item itself does not count.
+    1 for an exact store; the item itself does not count. The sample is of 1,000 items, of 200 past a million.
     """
     count = len(store)
     k = min(k, count - 1)
     if store.kind == "exact" or k < 1:
         return 1.0
-    rows = np.sort(np.random.default_rng(seed).permutation(count)[: max(1, sample)])
-    queries, own = _sample(store, rows)
-    truth, ids = _compare_with_all(store, queries, k + 1)
-    found = store.search(queries, k + 1).ids
-    hits = 0
-    for one, near, exact in zip(own, found.tolist(), truth.tolist(), strict=True):
-        real = [ids[row] for row in exact if ids[row] != one][:k]
-        hits += len(set(real) & set([other for other in near if other != one][:k]))
-    return hits / (len(queries) * k)
+    chosen = sample or (1000 if count <= LARGE else 200)
+    places = np.sort(np.random.default_rng(seed).permutation(count)[:chosen])
+    rows, queries = _sample(store, places)
+    truth = leave_out(_compare_with_all(store, queries, k + 1), rows[:, None], k)
+    found = nearest_others(queries, store, k, rows)
+    hits = (truth.rows[:, :, None] == found.rows[:, None, :]).any(axis=2) & (truth.rows >= 0)
+    return float(hits.sum() / (len(queries) * k))
 
 
-def _sample(store: Store, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], list[Any]]:
-    """Vectors and ids of some rows, in the order of a scan."""
-    vectors, ids, start = [], list[Any](), 0
-    for lot in store.scan():
-        here = rows[(rows >= start) & (rows < start + len(lot))] - start
-        vectors.append(np.array(lot.vectors[here]))
-        ids += lot.ids.take(pa.array(here)).to_pylist()
-        start += len(lot)
-    return np.concatenate(vectors), ids
+def _sample(store: Store, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Rows and vectors of some items, by their places in a scan."""
+    rows, vectors, start = [], [], 0
+    for numbers, items in store.scan():
+        here = places[(places >= start) & (places < start + len(items))] - start
+        rows.append(numbers[here])
+        vectors.append(np.array(items.vectors[here]))
+        start += len(items)
+    return np.concatenate(rows), np.concatenate(vectors)
 
 
-def _compare_with_all(store: Store, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], list[Any]]:
-    """Rows of the k nearest by comparing with everything, and the ids of all rows."""
-    best, ids = Best(len(queries), k), list[Any]()
-    for lot in store.scan(SCAN_ROWS):
-        similarities, rows = nearest(queries, np.ascontiguousarray(lot.vectors), min(k, len(lot)))
-        best.add(similarities, rows + len(ids))
-        ids += lot.ids.to_pylist()
-    return best.rows, ids
+def _compare_with_all(store: Store, queries: NDArray[np.float32], k: int) -> Neighbours:
+    best = Best(len(queries), k)
+    for numbers, items in store.scan(SCAN_ROWS):
+        similarities, places = nearest(queries, np.ascontiguousarray(items.vectors), min(k, len(items)))
+        best.add(similarities, numbers[places])
+    return Neighbours(best.rows, best.similarities)

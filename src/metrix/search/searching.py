@@ -1,16 +1,16 @@
-"""A search in a store with all its options: filters, an item left out, query expansion, re-ranking."""
+"""A search in a store with all its options: a filter, items left out, query expansion, re-ranking."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metrix.search.filters import EVERYTHING, Filter
+from metrix.search.nearest import nearest_others
 from metrix.search.refining import expand_queries, rerank
-from metrix.search.stores import Found, Neighbours, Store
+from metrix.search.stores import Neighbours, Store
 
 QUERIES_AT_ONCE = 1024  # of a refined search, which holds the vectors of every candidate
 
@@ -20,76 +20,59 @@ def search_store(
     queries: NDArray[np.float32],  # (q, d), unit
     k: int,
     where: Filter = EVERYTHING,
-    exclude: Sequence[Any] | None = None,
+    own: NDArray[np.int64] | None = None,  # (q,) rows
     expand: int = 0,
     alpha: float = 3.0,
     depth: int = 0,
-) -> Found:
+) -> Neighbours:
     """The k nearest items of each query; `Index.search` describes the options (`depth` is its `rerank`)."""
-
-    def find(vectors: NDArray[np.float32], count: int, rows: slice, with_vectors: bool) -> Neighbours:
-        left_out = None if exclude is None else exclude[rows]
-        more = int(left_out is not None)
-        return _leave_out(store.search(vectors, count + more, where, with_vectors), left_out, count)
-
     if not expand and not depth:
-        return Found(*find(queries, k, slice(None), False)[:2])
+        return nearest_others(queries, store, k, own, where)
     parts = []
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        rows = slice(start, start + QUERIES_AT_ONCE)
-        some = queries[rows]
+        some = queries[start : start + QUERIES_AT_ONCE]
+        mine = None if own is None else own[start : start + QUERIES_AT_ONCE]
         if expand:
-            near = find(some, expand, rows, True).vectors
-            assert near is not None
-            some = expand_queries(some, near, alpha)
-        found = find(some, max(k, depth), rows, bool(depth))
-        parts.append(_rerank(some, found, depth, k) if depth else found)
+            near = nearest_others(some, store, expand, mine, where)
+            some = expand_queries(some, _vectors_of(store, near), alpha)
+        found = nearest_others(some, store, max(k, depth), mine, where)
+        parts.append(_rerank(some, found, _vectors_of(store, found), depth, k) if depth else found)
     return _stack(parts)
 
 
-def _leave_out(found: Neighbours, left_out: Sequence[Any] | None, count: int) -> Neighbours:
-    """The first `count` neighbours of each query, without the id that it must not find."""
-    if left_out is None:
-        return found
-    names = np.array(list(left_out), dtype=object).reshape(-1, 1)
-    order = np.argsort(found.ids.astype(object) == names, axis=1, kind="stable")  # the left-out one to the end
-    order = order[:, : min(count, order.shape[1])]
-    ids = np.take_along_axis(found.ids, order, axis=1)
-    similarities = np.take_along_axis(found.similarities, order, axis=1)
-    gone = ids.astype(object) == names  # where nothing else is left
-    if gone.any():
-        ids = np.where(gone, "" if ids.dtype == object else -1, ids)
-        similarities = np.where(gone, np.float32(np.nan), similarities)
-    vectors = None
-    if found.vectors is not None:
-        vectors = np.take_along_axis(found.vectors, order[:, :, None], axis=1)
-        vectors[gone] = 0
-    return Neighbours(ids, similarities, vectors)
+def _vectors_of(store: Store, found: Neighbours) -> NDArray[np.float32]:
+    """The vectors (q, k, d) of neighbours, zeros where there are fewer."""
+    there = found.rows >= 0
+    vectors = np.zeros((*found.rows.shape, store.dim), dtype=np.float32)
+    if there.any():
+        distinct, places = np.unique(found.rows[there], return_inverse=True)
+        vectors[there] = store.read_vectors(distinct)[places]
+    return vectors
 
 
-def _rerank(queries: NDArray[np.float32], found: Neighbours, depth: int, k: int) -> Neighbours:
+def _rerank(
+    queries: NDArray[np.float32], found: Neighbours, vectors: NDArray[np.float32], depth: int, k: int
+) -> Neighbours:
     """Neighbours with the first `depth` in the order of k-reciprocal re-ranking, cut to k."""
-    assert found.vectors is not None
-    order = np.tile(np.arange(found.ids.shape[1]), (len(queries), 1))
+    order = np.tile(np.arange(found.rows.shape[1]), (len(queries), 1))
     for q, query in enumerate(queries):
-        real = int((~np.isnan(found.similarities[q, :depth])).sum())
+        real = int((found.rows[q, :depth] >= 0).sum())
         if real:
-            order[q, :real] = np.argsort(rerank(query, found.vectors[q, :real]), kind="stable")
+            order[q, :real] = np.argsort(rerank(query, vectors[q, :real]), kind="stable")
     order = order[:, :k]
     return Neighbours(
-        np.take_along_axis(found.ids, order, axis=1), np.take_along_axis(found.similarities, order, axis=1)
+        np.take_along_axis(found.rows, order, axis=1), np.take_along_axis(found.similarities, order, axis=1)
     )
 
 
-def _stack(parts: Sequence[Neighbours]) -> Found:
-    """Answers to lots of queries as one; shorter lists are filled up with none."""
-    width = max(part.ids.shape[1] for part in parts)
-    text = parts[0].ids.dtype == object
-    ids = np.full((sum(len(part.ids) for part in parts), width), "" if text else -1, dtype=parts[0].ids.dtype)
-    similarities = np.full(ids.shape, np.nan, dtype=np.float32)
+def _stack(parts: Sequence[Neighbours]) -> Neighbours:
+    """Answers to batches of queries as one; shorter lists are filled up with none."""
+    width = max(part.rows.shape[1] for part in parts)
+    rows = np.full((sum(len(part.rows) for part in parts), width), -1, dtype=np.int64)
+    similarities = np.full(rows.shape, np.nan, dtype=np.float32)
     start = 0
     for part in parts:
-        rows, columns = slice(start, start + len(part.ids)), slice(0, part.ids.shape[1])
-        ids[rows, columns], similarities[rows, columns] = part.ids, part.similarities
-        start += len(part.ids)
-    return Found(ids, similarities)
+        here = slice(start, start + len(part.rows)), slice(0, part.rows.shape[1])
+        rows[here], similarities[here] = part.rows, part.similarities
+        start += len(part.rows)
+    return Neighbours(rows, similarities)

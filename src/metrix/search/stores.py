@@ -1,40 +1,40 @@
-"""What a store has to offer to hold an index: a few methods, the same for faiss and for Milvus."""
+"""What a store has to offer to hold an index: a few methods, the same for faiss and for Milvus.
+
+A store speaks in rows: numbers of items, which stay the same for as long as it is open. Ids and columns are looked up
+once, for what is shown.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metrix.search.filters import EVERYTHING, Filter
 from metrix.search.items import Items
+from metrix.search.settings import Settings
 
-KINDS = ("exact", "hnsw", "ivf")
+KINDS = ("exact", "hnsw", "ivf", "sq8", "ivf-pq")
 STORES = ("faiss", "milvus")
 SUGGEST_PAST = 1_000_000  # vectors past which exact search takes long enough to suggest another kind
 SCAN_ROWS = 8192
 
 
-class Found(NamedTuple):
-    """The nearest items of each query, nearest first; id "" or -1 and similarity NaN where there are fewer."""
+class Neighbours(NamedTuple):
+    """The nearest items of each query, nearest first; row -1 and similarity NaN where there are fewer."""
 
-    ids: NDArray[Any]  # (queries, k), text or int64
+    rows: NDArray[np.int64]  # (queries, k)
     similarities: NDArray[np.float32]  # (queries, k) cosines
 
 
-class Neighbours(NamedTuple):
-    """What a store finds: as `Found`, and the vectors of the items if they were asked for."""
-
-    ids: NDArray[Any]
-    similarities: NDArray[np.float32]
-    vectors: NDArray[np.float32] | None = None  # (queries, k, d), zeros where there are fewer
-
-
+@runtime_checkable
 class Store(Protocol):
     """Unit vectors under ids, with columns; `kind` is one of KINDS."""
+
+    settings: Settings
 
     @property
     def dim(self) -> int:
@@ -42,34 +42,38 @@ class Store(Protocol):
 
     @property
     def kind(self) -> str:
-        """exact, hnsw or ivf."""
+        """One of KINDS."""
 
     @property
     def column_types(self) -> Mapping[str, str]:
         """The columns and the type of each."""
 
+    @property
+    def ids_are_text(self) -> bool:
+        """Whether ids are texts; else they are integers."""
+
     def __len__(self) -> int: ...
 
-    def search(
-        self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING, with_vectors: bool = False
-    ) -> Neighbours:
+    def search(self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING) -> Neighbours:
         """The k nearest items of unit queries (q, d) among those that meet the filter."""
 
-    def has(self, ids: Sequence[Any]) -> list[bool]:
-        """Whether each id is there."""
+    def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
+        """The row of each id, -1 where it is not there, by one scan of the ids at most."""
 
-    def get(self, ids: Sequence[Any]) -> Items:
-        """The items of these ids, in this order; ids that are not there are left out."""
+    def read_table(self, rows: NDArray[np.int64]) -> Any:
+        """An Arrow table of the ids (`id`) and columns of these rows, in this order."""
 
-    def scan(self, rows: int = SCAN_ROWS) -> Iterator[Items]:
-        """All items, in lots."""
+    def read_vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors (n, d) of these rows, in this order."""
 
-    def change(
-        self, folder: Path, name: str, new: Iterable[Items], delete: Sequence[Any], replaced: Sequence[Any]
-    ) -> dict[str, Any]:
-        """Take away items and add others, of which those under the `replaced` ids are there already.
+    def scan(self, rows: int = SCAN_ROWS) -> Iterator[tuple[NDArray[np.int64], Items]]:
+        """All items with their rows, some at a time."""
 
-        Returns where the changed store is, for the description; `name` is that of the new generation.
+    def change(self, folder: Path, generation: int, new: Iterable[Items], gone: NDArray[np.int64]) -> dict[str, Any]:
+        """Prepare a generation without the rows in `gone` and with new items; the current one stays as it is.
+
+        Returns:
+            Where the new generation is, for the description.
         """
 
     def close(self) -> None:
@@ -90,8 +94,3 @@ class Best:
         best = np.argsort(-both, axis=1, kind="stable")[:, : self.k]
         self.similarities = np.take_along_axis(both, best, axis=1)
         self.rows = np.take_along_axis(np.concatenate([self.rows, rows], axis=1), best, axis=1)
-
-
-def none_like(ids_are_text: bool) -> Any:
-    """The id that stands for none."""
-    return "" if ids_are_text else -1

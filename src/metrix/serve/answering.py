@@ -37,13 +37,13 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class PendingQuery:
-    """A query on a state of an index: a view for the network or a vector, and its own id if it is of the index."""
+    """A query on a state of an index: a view for the network or a vector, and its own row if it is of the index."""
 
     state: ServedIndex
     options: Options
     view: Tensor | None = None
     vector: NDArray[np.float32] | None = None
-    own: Any = None
+    own: int = -1
 
 
 Answers = Iterator[tuple[int, "list[Neighbour] | Exception"]]
@@ -108,7 +108,7 @@ def _search(
                     index,
                     asked,
                     options.k,
-                    least=options.minimum,
+                    minimum=options.minimum,
                     where=options.where,
                     expand=options.expand,
                     rerank=DEPTH if options.rerank else 0,

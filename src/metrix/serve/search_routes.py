@@ -123,16 +123,16 @@ async def _reserved(service: Service, asked: Sequence[JsonQuery], state: ServedI
 
 
 def _look_up(state: ServedIndex, asked: Sequence[JsonQuery]) -> list[Any]:
-    """Vector and own id of each query, or the reason why it has none."""
+    """Vector and own row of each query, or the reason why it has none."""
     found: list[Any] = []
     with state.held() as there:
         for query in asked if there else ():
             try:
                 if query.vector is not None:
-                    found.append((state.read_vector(query.vector), None))
+                    found.append((state.read_vector(query.vector), -1))
                     continue
-                item = state.find(str(query.id))
-                found.append(unknown_id(str(query.id)) if item is None else (item.vectors[0], item.ids[0].as_py()))
+                row = state.find_row(str(query.id))
+                found.append(unknown_id(str(query.id)) if row < 0 else (state.vector_of(row), row))
             except InvalidInput as error:
                 found.append(error)
     return found

@@ -69,7 +69,6 @@ class ServedIndex:
         # A client of Milvus is not for several threads at once; mapped files are.
         alone = self.index.description.store == "milvus"
         self._lock: Any = threading.RLock() if alone else contextlib.nullcontext()
-        self._ids_are_text = isinstance(next(iter(self.index.store.scan(1))).ids[0].as_py(), str)
         self._decoding = PixelBudget(limits.pixels)
         self._holding, self._users, self._retired = threading.Lock(), 0, False
 
@@ -133,16 +132,29 @@ class ServedIndex:
 
     def find(self, text: str) -> Items | None:
         """The item under the id that a request names; None if there is none."""
-        one = self.read_id(text)
-        if one is None:
+        row = self.find_row(text)
+        if row < 0:
             return None
         with self.using_store() as index:
-            found = index.store.get([one])
-        return found if len(found) else None
+            return index.take(np.array([row]))
+
+    def find_row(self, text: str) -> int:
+        """The row of the id that a request names; -1 if there is none."""
+        one = self.read_id(text)
+        if one is None:
+            return -1
+        with self.using_store() as index:
+            return int(index.find([one])[0])
+
+    def vector_of(self, row: int) -> NDArray[np.float32]:
+        """The vector of an item."""
+        with self.using_store() as index:
+            found: NDArray[np.float32] = index.store.read_vectors(np.array([row]))[0]
+        return found
 
     def read_id(self, text: str) -> Any | None:
         """An id of the kind that the index has; None if the text is none."""
-        if not self._ids_are_text:
+        if not self.index.store.ids_are_text:
             return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
         try:
             text.encode()
@@ -156,10 +168,10 @@ class ServedIndex:
             rows = max(1, min(start or count, 8192))
             records: list[dict[str, Any]] = []
             seen = 0
-            for lot in index.store.scan(rows):
-                first, seen = max(0, start - seen), seen + len(lot)
+            for _, items in index.store.scan(rows):
+                first, seen = max(0, start - seen), seen + len(items)
                 if seen > start:
-                    records += lot.part(slice(first, first + count - len(records))).records()
+                    records += items.part(slice(first, first + count - len(records))).records()
                 if len(records) >= count:
                     break
         return [plain(record) for record in records]
@@ -224,7 +236,7 @@ class ServedIndex:
             return 0, 0
         every = -(-len(self.index) // MOST_CHECKED)
         with self.using_store() as index:
-            ids = (one for lot in index.store.scan() for one in lot.ids.to_pylist())
+            ids = (one for _, items in index.store.scan() for one in items.ids.to_pylist())
             names = [str(one) for one in itertools.islice(ids, 0, None, every)]
         missing = sum(not (Path(root) / split_id(name)[0]).is_file() for name in names)
         return len(names), missing

@@ -70,12 +70,13 @@ def build_suspects_table(suspects: Sequence[Suspect], k: int, examples: str) -> 
     """Build a table of images or vectors whose label their neighbours contradict."""
     title = f"{len(suspects):,} {examples} whose label their {k} nearest contradict"
     table = Table(title=title, caption=_more(suspects), caption_justify="left")
-    for name in ("id", "label", "neighbours say", "share", "own label's", "nearest of these"):
-        table.add_column(name, justify="right" if name in ("share", "own label's") else "left", overflow="fold")
+    for name in ("id", "label", "neighbours say"):
+        table.add_column(name, overflow="fold")
+    for name in ("share", "own label's", "surprise"):
+        table.add_column(name, justify="right")
     for one in suspects[:MOST]:
-        shares = (f"{100 * one.share:.0f} %", f"{100 * one.own_share:.0f} %")
-        names = [escape(str(value)) for value in (one.id, one.label, one.suggested)]
-        table.add_row(*names, *shares, escape(str(one.nearest)))
+        figures = (f"{100 * one.share:.0f} %", f"{100 * one.own_share:.0f} %", f"{one.surprise:.1f}")
+        table.add_row(*[escape(str(value)) for value in (one.id, one.label, one.suggested)], *figures)
     return table
 
 

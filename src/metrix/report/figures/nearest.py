@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.report.page import Gallery, Hit, Picture, Query
-from metrix.search import Index
+from metrix.search import Neighbours, nearest_others
+from metrix.search.items import unit_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,16 +21,11 @@ class NeighbourSearch:
     queries: NDArray[Any]  # (n, d)
     gallery: NDArray[Any] | None = None  # (m, d)
 
-    def nearest(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def nearest(self, rows: Sequence[int], k: int) -> Neighbours:
         """The k nearest neighbours (rows, k) of some queries, without the queries themselves, and their cosines."""
-        searched = self.queries if self.gallery is None else self.gallery
-        found = Index.build(searched).search(self.queries[list(rows)], k=k + (self.gallery is None))
-        if self.gallery is not None:
-            return found.ids, found.similarities
-        keep = found.ids != np.asarray(rows)[:, None]
-        keep[keep.all(1), -1] = False  # a query that ranks behind more than k copies of itself
-        shape = (len(keep), -1)
-        return found.ids[keep].reshape(shape), found.similarities[keep].reshape(shape)
+        queries = unit_vectors(self.queries, "queries")
+        gallery = queries if self.gallery is None else unit_vectors(self.gallery, "gallery")
+        return nearest_others(queries[list(rows)], gallery, k, None if self.gallery is not None else rows)
 
 
 def build_gallery(

@@ -23,7 +23,7 @@ from metrix.runs.analysis import (
     measure_utilization,
 )
 from metrix.runs.mixed_examples import mix_embeddings
-from metrix.search import Index
+from metrix.search import nearest_others
 from metrix.train.batches import Report
 
 EPOCHS = 10  # of mixed examples, as in the paper
@@ -131,7 +131,7 @@ def _choose_near(
     vectors: NDArray[np.float32], queries: NDArray[np.float32], random: np.random.Generator
 ) -> NDArray[Any]:
     """The nearest neighbours of each query, and others drawn at random."""
-    nearest = Index.build(vectors).search(queries, k=min(DRAWN_NEAREST, len(vectors))).ids
+    nearest = nearest_others(queries, vectors, DRAWN_NEAREST).rows
     others = random.permutation(len(vectors))[:DRAWN_OTHERS]
     drawn: NDArray[np.float32] = vectors[np.unique(np.concatenate([nearest.reshape(-1), others]))]
     return drawn
