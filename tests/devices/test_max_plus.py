@@ -1,4 +1,4 @@
-"""Max-plus where no kernel is compiled for the device, as on a GPU without Triton; and under `torch.compile`."""
+"""Max-plus in plain torch, as on a GPU without Triton, against the compiled loops; and under `torch.compile`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,28 @@ def test_results_are_those_of_the_cpu(shape, dtype, free, budget, monkeypatch):
         torch.testing.assert_close(there.held, here)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 49, 3), (5, 300, 2)], ids=str)
+def test_the_compiled_loops_of_the_cpu_agree(shape, dtype, monkeypatch):
+    x, *rest = inputs(*shape, dtype)
+    x = x.transpose(1, 2).contiguous().transpose(1, 2)  # as features of a network are
+    assert max_plus.runs_compiled(x.device)
+    found = differentiate(x, *rest)
+    monkeypatch.setattr(max_plus, "runs_compiled", lambda device: False)
+    for compiled, plain in zip(found, differentiate(x, *rest), strict=True):
+        assert compiled.dtype == dtype
+        torch.testing.assert_close(compiled, plain)
+
+
 def test_no_pairs_give_no_outputs():
     x, weight, *_ = inputs(2, 3, 4, torch.float32)
     none = torch.empty(0, dtype=torch.int64)
+    here = differentiate(x, weight, none, none, torch.empty(0))
     with PretendedCuda() as device:
-        found = differentiate(*map(device.put, (x, weight, none, none, torch.empty(0))))
-    assert found[0].shape == (0, 3)
-    assert found[1].held.eq(0).all()
-    assert found[2].held.eq(0).all()
+        there = differentiate(*map(device.put, (x, weight, none, none, torch.empty(0))))
+    for out, *gradients in (here, [found.held for found in there]):
+        assert out.shape == (0, 3)
+        assert all(gradient.eq(0).all() for gradient in gradients)
 
 
 def test_launches_at_the_shapes_of_resnet50():

@@ -88,7 +88,9 @@ def count_on_device(task: Task, wanted: NDArray[np.intp], first_only: bool) -> I
         if task.shared:
             positive[:, -1] = False  # the query itself
         sizes = np.ones_like(block.rows) if first_only else relevant[block.rows]
-        before = _take_positives((~positive).cumsum(1), positive, int(sizes.max()))
+        number = torch.arange(int(sizes.max()), device=positive.device)
+        # the place of each positive in the ranking, nearest first, less the positives before it
+        before = torch.searchsorted(positive.cumsum(1), (number + 1).expand(len(positive), -1).contiguous()) - number
         kept = np.arange(before.shape[1]) < sizes[:, None]
         yield Counts(block.rows, np.concatenate([[0], np.cumsum(sizes)]), before.cpu().numpy()[kept])
 
@@ -141,9 +143,3 @@ def _rank(S: Tensor, tie: float) -> Tensor:
     apart = values[:, :-1] - values[:, 1:] > tie
     group = torch.nn.functional.pad(apart.cumsum(1), (1, 0))
     return order.gather(1, (group * S.shape[1] + order).argsort(1))
-
-
-def _take_positives(values: Tensor, positive: Tensor, count: int) -> Tensor:
-    """The first `count` values of each row at which `positive` holds, (rows, count); 0 where there are fewer."""
-    place = torch.where(positive, positive.cumsum(1) - 1, count).clamp_(max=count)
-    return values.new_zeros(len(values), count + 1).scatter_(1, place, values)[:, :count]
