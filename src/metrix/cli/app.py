@@ -37,6 +37,7 @@ from metrix.cli import (
     serve,
     threshold,
     train,
+    tune,
 )
 from metrix.cli.help import Command
 from metrix.cli.terminal.console import Console, print_message
@@ -88,6 +89,7 @@ for verb in (
     demo,
     data,
     train,
+    tune,
     replay,
     methods,
     evaluate,

@@ -86,7 +86,7 @@ def train_command(
         _refuse("--resume" if resume is not None else "--finish", [*(name for name, v in given.items() if v), *others])
         settings = None
     else:
-        settings = _choose_settings(data, preset, config, flags)
+        settings = choose_settings(data, preset, config, flags)
         if print_config:
             typer.echo(settings.to_yaml(), nl=False)
             return
@@ -135,7 +135,7 @@ def _refuse(flag: str, given: list[str]) -> None:
     )
 
 
-def _choose_settings(data: str | None, preset: str | None, config: Path | None, flags: dict[str, Any]) -> Config:
+def choose_settings(data: str | None, preset: str | None, config: Path | None, flags: dict[str, Any]) -> Config:
     """Take the settings of a preset, a YAML file or the defaults, and override them by flags."""
     from metrix.errors import InvalidInput
     from metrix.train.config import Config, read_config

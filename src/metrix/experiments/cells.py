@@ -22,13 +22,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import metrix
 from metrix.errors import InvalidInput
-from metrix.files import describe_failure, write_json
+from metrix.files import describe_failure, lock, write_json
 from metrix.train.config import Config, parse_config
 from metrix.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from metrix.train.watching import Watcher
 
 TRAINED_BY = ("core", "data", "model", "train")  # packages whose code determines the result of a run
 # Keys that change how or where a run computes, but not its result.
@@ -137,6 +140,21 @@ class CellStore:
             content[key] = {**shown, "finished": results is not None, "seconds": (results or {}).get("seconds")}
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "index.json", content)
+
+
+def train_cell(folder: Path, config: Config, watcher: Watcher | None = None) -> None:
+    """Train the cell in a folder, or resume it, unless it is finished; a process that trains it already is waited for.
+
+    Its checkpoints, most of its size, are deleted at the end.
+    """
+    from metrix.experiments.train_once import train_once
+
+    path = folder / "run"
+    with lock(folder / "lock"):
+        if (path / "config.yaml").is_file():
+            RunFolder(path).write_text("config.yaml", config.to_yaml())  # the images may have moved
+        train_once(config, path, watcher)
+        shutil.rmtree(path / "checkpoints", ignore_errors=True)
 
 
 def config_of_record(record: dict[str, Any]) -> Config:

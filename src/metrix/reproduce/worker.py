@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -27,7 +26,7 @@ def serve() -> None:
         with open(folder / "log.txt", "ab", buffering=0) as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        answer(answers, **train_cell(folder, answers))
+        answer(answers, **train_and_answer(folder, answers))
 
 
 def answer(answers: IO[str], **content: Any) -> None:
@@ -36,14 +35,11 @@ def answer(answers: IO[str], **content: Any) -> None:
     answers.flush()
 
 
-def train_cell(folder: Path, answers: IO[str]) -> dict[str, Any]:
+def train_and_answer(folder: Path, answers: IO[str]) -> dict[str, Any]:
     """Train or resume the cell in a folder and return the answer to the parent."""
     from metrix.errors import InvalidInput
-    from metrix.experiments.cells import config_of_record
-    from metrix.experiments.train_once import train_once
-    from metrix.files import lock
+    from metrix.experiments.cells import config_of_record, train_cell
     from metrix.train.interruption import Interrupted
-    from metrix.train.run_folder import RunFolder
     from metrix.train.watching import Watcher
 
     class StepReporter(Watcher):
@@ -62,13 +58,8 @@ def train_cell(folder: Path, answers: IO[str]) -> dict[str, Any]:
                 answer(answers, step=progress.step, of=self.of)
 
     config = config_of_record(json.loads((folder / "cell.json").read_text("utf-8")))
-    path = folder / "run"
     try:
-        with lock(folder / "lock"):  # another process may be training it; then only its result is read
-            if (path / "config.yaml").is_file():
-                RunFolder(path).write_text("config.yaml", config.to_yaml())  # the images may have moved
-            train_once(config, path, StepReporter())
-            shutil.rmtree(path / "checkpoints", ignore_errors=True)  # most of a run's size, no longer needed
+        train_cell(folder, config, StepReporter())
     except Interrupted as ended:  # the run has written its checkpoint, and no answer is expected
         raise SystemExit(ended.exit_code) from None
     except InvalidInput as error:
