@@ -16,7 +16,7 @@ import pytest
 
 from metrix.core.spaces import LogUniform, OneOf, Uniform, WholeNumber
 from metrix.errors import InvalidInput
-from metrix.experiments.tuning.budget import CostModel, fit_budget
+from metrix.experiments.tuning.budget import CostModel, fit_budget, fit_folds
 from metrix.experiments.tuning.conclusion import narrow
 from metrix.experiments.tuning.finals import Contrast, reference_of
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_method, parse_methods
@@ -337,11 +337,20 @@ def test_a_budget_is_filled_with_trials() -> None:
     assert many.methods == ("a", "b", "c")
 
 
+def test_a_small_budget_has_fewer_folds_and_a_large_one_all() -> None:
+    assert fit_folds(36_000, COSTS, ["a", "b"], True, fewer=2)[0] == 4
+    small = COSTS.seconds(["a", "b"], 8)
+    folds, fit = fit_folds(small, COSTS, ["a", "b"], True, fewer=2)
+    assert folds == 2
+    assert fit.trials > 8
+    assert fit_folds(small, COSTS, ["a", "b"], True, fewer=4)[0] == 4  # the user asked for them
+
+
 def test_a_budget_in_which_nothing_can_be_concluded_is_refused_with_the_smallest_that_can() -> None:
     with pytest.raises(InvalidInput, match=r"expected at least (\d+)m.* got 1m") as caught:
         fit_budget(60, COSTS, ["a", "b"], chosen=True)
     least = 60 * int(str(caught.value).split("at least ")[1].split("m")[0])
-    assert fit_budget(least, COSTS, ["a", "b"], chosen=True).trials == 6
+    assert fit_budget(least, COSTS, ["a", "b"], chosen=True).trials == 5
     with pytest.raises(InvalidInput):
         fit_budget(least - 60, COSTS, ["a", "b"], chosen=True)
 
@@ -398,5 +407,6 @@ def test_a_trial_that_cannot_be_trained_fails_and_the_study_goes_on(tmp_path: Pa
     found = work_on(start_study(asked, tmp_path / "a", StudyWatcher()), StudyWatcher())
     failed = [trial for trial in found.trials if trial.state == "failed"]
     assert len(found.trials) == 4
+    assert failed
     assert all("finite" in trial.error for trial in failed)
     assert RunFolder(found.table.results[0].folders[0]).results is not None

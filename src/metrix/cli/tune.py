@@ -42,7 +42,10 @@ def tune_command(
         ),
     ] = None,
     folds: Annotated[
-        int | None, typer.Option(min=2, help="folds of the training classes; 4 by default", show_default=False)
+        int | None,
+        typer.Option(
+            min=2, help="folds of the training classes; by default 4, or 2 in a small budget", show_default=False
+        ),
     ] = None,
     seeds: Annotated[
         int | None,

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from metrix.core.spaces import LogUniform, OneOf, Space
 from metrix.errors import InvalidInput
 from metrix.experiments.tuning.methods import TunedMethod
 from metrix.experiments.tuning.spaces import LENGTH
-from metrix.experiments.tuning.study import REDUCTION
+from metrix.experiments.tuning.study import REDUCTION, Protocol
 from metrix.experiments.tuning.trials import build_ladder
 from metrix.messages import count, format_duration
 from metrix.train.config import Config
@@ -22,7 +22,7 @@ from metrix.train.watching import Watcher
 
 STEPS, WARM_UP = 8, 3  # of a calibration; the first steps are slower
 # With fewer trials than this the best of them says little about a method, and with fewer seeds nothing about chance.
-LEAST_TRIALS, MOST_TRIALS = 6, 200
+LEAST_TRIALS, MOST_TRIALS = 5, 200
 GOOD_TRIALS = 12  # of each method, before another method is added
 MARGIN = 1.15  # by which a study takes longer than its runs: start-up, measuring, the page
 
@@ -73,13 +73,17 @@ def calibrate(config: Config, folder: Path, steps: int = STEPS) -> float:
 
 @dataclass(frozen=True)
 class CostModel:
-    """What trials and winners cost, from the seconds of a run of the usual length, by method."""
+    """What trials and winners cost, from the seconds of a run of the usual length, by method.
+
+    A run on all training classes takes longer than one without a fold, unless its steps are given (`by_steps`).
+    """
 
     run_seconds: Mapping[str, float]
     spaces: Mapping[str, Space]
     folds: int
     seeds: int
     cheap: float
+    by_steps: bool = False
 
     def trial_seconds(self, method: str) -> float:
         """The expected duration of a trial: half of those at each stage go on, the cheap one ends none."""
@@ -91,11 +95,18 @@ class CostModel:
 
     def winner_seconds(self, method: str) -> float:
         """The expected duration of the final runs of a method, which see all training classes."""
-        return self.seeds * mean_length(self.spaces[method]) * self.run_seconds[method] * self.folds / (self.folds - 1)
+        growth = 1.0 if self.by_steps else self.folds / (self.folds - 1)
+        return self.seeds * growth * mean_length(self.spaces[method]) * self.run_seconds[method]
 
     def seconds(self, methods: Sequence[str], trials: int) -> float:
         """The expected duration of a study with so many trials of each method."""
         return MARGIN * sum(trials * self.trial_seconds(one) + self.winner_seconds(one) for one in methods)
+
+
+def estimate_costs(protocol: Protocol) -> CostModel:
+    """What trials and winners of a study cost, as calibrated."""
+    by_steps = protocol.base.train.max_steps is not None
+    return CostModel(protocol.run_seconds, protocol.spaces, protocol.folds, protocol.seeds, protocol.cheap, by_steps)
 
 
 def mean_length(space: Space) -> float:
@@ -121,6 +132,25 @@ class Fit:
     methods: tuple[str, ...]
     trials: int
     seconds: float
+
+
+def fit_folds(budget: float, costs: CostModel, methods: Sequence[str], chosen: bool, fewer: int) -> tuple[int, Fit]:
+    """The folds, methods and trials that fit into a time: fewer folds where many leave too few trials.
+
+    Args:
+        budget: seconds
+        costs: with as many folds as there should be
+        methods: what may be compared
+        chosen: whether the user named the methods
+        fewer: the folds to fall back to
+    """
+    try:
+        fit = fit_budget(budget, costs, methods, chosen)
+    except InvalidInput:
+        fit = None
+    if fit is not None and (fit.trials >= GOOD_TRIALS or fewer >= costs.folds):
+        return costs.folds, fit
+    return fewer, fit_budget(budget, replace(costs, folds=fewer), methods, chosen)
 
 
 def fit_budget(budget: float, costs: CostModel, methods: Sequence[str], chosen: bool) -> Fit:
@@ -167,6 +197,6 @@ def describe_fit(fit: Fit, costs: CostModel, budget: float | None) -> str:
     each = ", ".join(f"{one} {format_duration(costs.trial_seconds(one))}" for one in fit.methods)
     within = "" if budget is None else f" of {format_duration(budget)}"
     return (
-        f"{count(fit.trials, 'trial')} of each of {count(len(fit.methods), 'method')}, then "
+        f"{count(fit.trials, 'trial')} of each of {count(len(fit.methods), 'method')} on {costs.folds} folds, then "
         f"{count(costs.seeds, 'seed')} of each winner: about {format_duration(fit.seconds)}{within} (a trial: {each})"
     )

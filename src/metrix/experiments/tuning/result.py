@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrix.experiments.tuning.budget import CostModel
+from metrix.experiments.tuning.budget import estimate_costs
 from metrix.experiments.tuning.conclusion import Conclusion, conclude
 from metrix.experiments.tuning.finals import FinalTable, Winner
 from metrix.experiments.tuning.spaces import describe_range
@@ -113,7 +113,7 @@ def build_result(study: StudyFolder, winners: Sequence[Winner], table: FinalTabl
     """Gather the result of a study whose winners are trained and compared."""
     protocol, trials = study.protocol, list_trials(study)
     runner = TrialRunner(study, lambda words: Watcher())
-    costs = CostModel(protocol.run_seconds, protocol.spaces, protocol.folds, protocol.seeds, protocol.cheap)
+    costs = estimate_costs(protocol)
     pairs = {
         method.name: [(100 * cheap, 100 * dear) for cheap, dear in runner.cheap_and_dear(method)]
         for method in protocol.methods

@@ -8,12 +8,20 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from metrix.errors import InvalidInput, MetrixError, check_integer, unknown_choice
-from metrix.experiments.tuning.budget import GOOD_TRIALS, CostModel, Fit, describe_fit, fit_budget, time_method
+from metrix.experiments.tuning.budget import (
+    GOOD_TRIALS,
+    CostModel,
+    Fit,
+    describe_fit,
+    estimate_costs,
+    fit_folds,
+    time_method,
+)
 from metrix.experiments.tuning.finals import compare_winners, find_winners, train_winners
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_methods
 from metrix.experiments.tuning.result import StudyResult, build_result, measure_untrained
@@ -35,7 +43,7 @@ from metrix.train.data_place import with_absolute_paths
 from metrix.train.interruption import Interrupted
 from metrix.train.watching import Watcher
 
-FOLDS, SEEDS = 4, 3
+FOLDS, FEWER_FOLDS, SEEDS = 4, 2, 3  # fewer folds, where a budget is small
 CHEAP = 1 / 3
 POLL = 1.0  # seconds between two looks at the trials of other processes
 
@@ -88,7 +96,7 @@ class Request:
     methods: Sequence[str] = ()
     budget: float | None = None  # seconds
     trials: int | None = None
-    folds: int = FOLDS
+    folds: int | None = None
     seeds: int = SEEDS
     metric: str = METRICS[0]
     cheap: bool = True
@@ -100,7 +108,8 @@ class Request:
         """Raise `InvalidInput` unless it makes sense."""
         if self.budget is None and self.trials is None:
             raise InvalidInput("expected --budget TIME, such as 2h, or --trials N, or both, got neither")
-        check_integer("--folds", self.folds, least=2)
+        if self.folds is not None:
+            check_integer("--folds", self.folds, least=2)
         check_integer("--seeds", self.seeds, least=2)
         if self.trials is not None:
             check_integer("--trials", self.trials, least=1)
@@ -132,7 +141,7 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
         methods=tuple(one for one in methods if one.name in fit.methods),
         spaces={name: spaces[name] for name in fit.methods},
         metric=request.metric,
-        folds=request.folds,
+        folds=costs.folds,
         seeds=request.seeds,
         cheap=cheap,
         data=data,
@@ -155,11 +164,12 @@ def _fit(
 ) -> tuple[CostModel, Fit]:
     """Time the methods, as many as there is any hope to fit, and choose methods and trials."""
     seconds: dict[str, float] = {}
-    costs = CostModel(seconds, spaces, request.folds, request.seeds, cheap)
+    folds = request.folds or FOLDS
+    costs = CostModel(seconds, spaces, folds, request.seeds, cheap, base.train.max_steps is not None)
     limit = len(methods) if chosen or request.budget is not None else 2
     for number, method in enumerate(methods[:limit]):
         watcher.report(f"calibrating {method.name}", number, limit)
-        seconds[method.name] = time_method(method, base, request.folds, folder, warm_up=number == 0)
+        seconds[method.name] = time_method(method, base, folds, folder, warm_up=number == 0)
         full = request.budget is not None and costs.seconds(list(seconds), GOOD_TRIALS) > request.budget
         if full and not chosen and len(seconds) >= 2:
             break
@@ -168,7 +178,9 @@ def _fit(
     if request.trials is not None:
         return costs, Fit(tuple(names), request.trials, costs.seconds(names, request.trials))
     assert request.budget is not None
-    return costs, fit_budget(request.budget, costs, names, chosen)
+    fewer = FEWER_FOLDS if request.folds is None else request.folds
+    taken, fit = fit_folds(request.budget, costs, names, chosen, fewer)
+    return replace(costs, folds=taken), fit
 
 
 def plan_until(trials: int | None, budget: float | None) -> Plan:
@@ -252,7 +264,7 @@ def _has_another_round(study: StudyFolder, done: int) -> bool:
         return False
     if plan.left is None:
         return True
-    costs = study_costs(study)
+    costs = estimate_costs(study.protocol)
     names = [method.name for method in study.protocol.methods]
     taken = {name: [one.seconds for one in list_trials(study) if one.method == name and one.seconds] for name in names}
     expected = {name: costs.trial_seconds(name) for name in names}
@@ -260,12 +272,6 @@ def _has_another_round(study: StudyFolder, done: int) -> bool:
     pace = sum(measured.values()) / max(1e-9, sum(expected.values()))
     winners = pace * sum(costs.winner_seconds(name) for name in names)
     return sum(measured.values()) + winners <= plan.left
-
-
-def study_costs(study: StudyFolder) -> CostModel:
-    """What trials and winners of a study cost, as calibrated."""
-    one = study.protocol
-    return CostModel(one.run_seconds, one.spaces, one.folds, one.seeds, one.cheap)
 
 
 def _update(study: StudyFolder, watcher: StudyWatcher, phase: str) -> None:

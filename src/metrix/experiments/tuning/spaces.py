@@ -59,7 +59,7 @@ def _common_space(base: Config) -> Space:
     """What every method has: length, learning rate, images per class, views, and the start of a pretrained network."""
     rate = base.train.lr
     space: dict[str, Range] = {
-        LENGTH: LogUniform(0.5, 3.0),
+        LENGTH: LogUniform(0.5, 2.0),
         "lr": LogUniform(rate / 10, rate * 4),
         "weight_decay": LogUniform(1e-5, 1e-2),
     }

@@ -42,7 +42,7 @@ def draw_history(
         if untrained is not None:
             axes.plot([0], [untrained], linestyle="", marker="*", markersize=9, color=INK, label="untrained (trial 0)")
         axes.set(xlabel="trial", ylabel=label)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         drawing.legend(loc="outside lower center", ncols=2)
     data: list[list[object]] = [["trial", "method", "state", "folds", label]]
     data += [[one.number, one.method, one.state, len(one.scores), one.latest] for one in trials]
