@@ -13,6 +13,7 @@ test: .venv/.installed check chromium
 check: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/biome format
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --recursive -ll src

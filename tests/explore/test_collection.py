@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from metrix.errors import InvalidInput
+from metrix.evaluate import retrieval
 from metrix.explore import maps
 from metrix.explore.collection import Collection, Later, Mistakes
 from metrix.explore.pictures import Picture
@@ -55,6 +56,31 @@ def test_mistakes_and_confusions(queries: int) -> None:
     assert {(one.classes[p["of"]], one.classes[p["as"]]): p["count"] for p in found.pairs} == pairs
     assert all(a["count"] >= b["count"] for a, b in zip(found.pairs, found.pairs[1:], strict=False))
     assert (found.right[queries or 100 :] == -1).all()
+
+
+@pytest.mark.parametrize("queries", [0, 40])
+def test_mistakes_are_those_of_the_evaluation_also_between_copies(queries: int) -> None:
+    """Equal similarities rank in the order of the rows, as in `metrix evaluate`."""
+    rng = np.random.default_rng(5)
+    vectors = unit(12, 4)[rng.integers(0, 12, 120)]  # many copies
+    labels = [f"k{n}" for n in rng.integers(0, 6, 120)]
+    one = collection(vectors, labels, queries)
+    found = Mistakes(one)
+    gallery = (vectors[queries:], labels[queries:]) if queries else (None, None)
+    expected = retrieval(
+        vectors[: queries or 120], labels[: queries or 120], (1,), *gallery, resamples=0, confusion=True
+    )
+    right = np.full(120, -1)
+    right[expected.query_rows] = expected.per_query["recall@1"]
+    np.testing.assert_array_equal(found.right, right)
+    assert expected.confusion is not None
+    assert len(found.worst) == expected.confusion.wrong == sum(pair["count"] for pair in found.pairs)
+    both = {frozenset((p.label, p.other)): p.queries + p.reverse for p in expected.confusion.pairs(1000)}
+    mine: dict[frozenset[str], int] = {}
+    for pair in found.pairs:
+        key = frozenset((one.classes[pair["of"]], one.classes[pair["as"]]))
+        mine[key] = mine.get(key, 0) + pair["count"]
+    assert mine == both
 
 
 def test_copies_one_image_and_no_classes() -> None:

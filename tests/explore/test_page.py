@@ -81,7 +81,7 @@ def place(page: Any, row: int) -> tuple[float, float]:
 
 
 def test_a_query_shows_its_neighbours_with_frames_and_scores(visit: Any, runs: str) -> None:
-    page = visit(f"{runs}/#row=5")
+    page = visit(f"{runs}/#row=5&second=none")
     page.wait_for_selector(".neighbours .card")
     cards = page.locator(".neighbours .card")
     assert cards.count() == 12
@@ -100,9 +100,9 @@ def test_a_query_shows_its_neighbours_with_frames_and_scores(visit: Any, runs: s
 
 
 def test_pick_at_random_by_class_and_by_mistake(visit: Any, runs: str) -> None:
-    page = visit(f"{runs}/")
+    page = visit(f"{runs}/#row=none&second=none")
     page.wait_for_selector("body[data-ready]")
-    assert "Pick a query" in page.locator("#answer").inner_text()
+    page.wait_for_selector("text=Pick a query")
     page.click("#random")
     page.wait_for_selector(".neighbours .card")
     page.select_option("#class", label="U+1E00")
@@ -112,13 +112,62 @@ def test_pick_at_random_by_class_and_by_mistake(visit: Any, runs: str) -> None:
     page.click("#view-mistakes")
     page.wait_for_selector("body[data-view=mistakes] .view .card.current, body[data-view=mistakes] .view .card")
     assert re.match(r"[\d,]+ mistakes? of [\d,]+ queries, worst first", page.locator("#view h2").inner_text())
+    assert "in a gallery of 732 images of 60 classes" in page.locator("#view").inner_text()
     shown = page.locator("#view .card").nth(1)
     shown.click()
     page.wait_for_selector(".neighbours .card.wrong")
 
 
+def test_it_opens_with_a_query_and_with_both_runs(visit: Any, runs: str) -> None:
+    page = visit(f"{runs}/")
+    page.wait_for_selector(".sides.two .neighbours .card")
+    assert page.locator("#second").input_value() == "1"
+    assert page.locator(".neighbours .card").count() == 24
+    assert "in a gallery of 732 images of 60 classes" in page.locator("#answer").inner_text()
+    page.select_option("#second", "")
+    page.wait_for_selector(".sides:not(.two)")
+    assert "second=none" in page.url
+    page.reload()
+    page.wait_for_selector(".sides:not(.two) .neighbours .card")
+
+
+def test_many_classes_are_not_told_apart_by_colour(visit: Any, runs: str) -> None:
+    page = ready(visit(f"{runs}/"))
+    options = page.locator("#colouring option").all_inner_texts()
+    assert options == ["colour: right or wrong", "colour: class of the query"]
+    assert page.locator("#legend .entry").count() == 40
+    assert page.locator("#legend .entry i").count() == 0
+    assert page.locator("#legend").inner_text().endswith("and 20 more classes")
+    page.select_option("#colouring", "query")
+    page.wait_for_selector("text=blue: the class of the query")
+
+
+def test_few_classes_have_their_colours(visit: Any, indexed: Path) -> None:
+    from metrix.serve.api import build_service
+
+    with serve(build_service(indexed / "photos.index")) as address:
+        page = ready(visit(address))
+        assert page.locator("#colouring").input_value() == "class"
+        assert page.locator("#legend .entry i").count() == 3
+
+
+def test_measures_are_a_table_of_metrics_by_k(visit: Any, runs: str) -> None:
+    page = visit(f"{runs}/#view=measures&second=none")
+    page.wait_for_selector("#measures")
+    head = page.locator("#measures th").all_inner_texts()
+    assert head == ["", "K = 1", "K = 2", "K = 4", "K = 8"]
+    rows = [row.split("\t") for row in page.locator("#measures tbody tr").all_inner_texts()]
+    table = {row[0]: row[1:] for row in rows}
+    assert list(table) == ["Recall@K", "Precision@K", "mAP@K", "NDCG@K"]
+    assert all(table["Recall@K"])
+    assert [table[name][0] for name in ("Precision@K", "mAP@K", "NDCG@K")] == ["", "", ""]  # the same as Recall@1
+    assert page.locator("#other-measures td:first-child").all_inner_texts() == ["MAP@R", "R-precision", "mAP"]
+    assert "in a gallery of 732 images of 60 classes" in page.locator("#view").inner_text()
+    assert "intervals over classes" in page.locator("#view").inner_text()
+
+
 def test_two_runs_side_by_side(visit: Any, runs: str) -> None:
-    page = visit(f"{runs}/#row=5")
+    page = visit(f"{runs}/#row=5&second=none")
     page.wait_for_selector(".neighbours .card")
     page.select_option("#second", "1")
     page.wait_for_selector(".sides.two")
@@ -132,7 +181,7 @@ def test_two_runs_side_by_side(visit: Any, runs: str) -> None:
     page.wait_for_function("() => document.querySelectorAll('.side h3').length === 2")
     page.click("#view-measures")
     page.wait_for_selector("#measures")
-    assert page.locator("#measures th").all_inner_texts() == ["", "run", "other", "difference"]
+    assert page.locator("#measures th").all_inner_texts() == ["", "run", "K = 1", "K = 2", "K = 4", "K = 8"]
     assert page.locator(".curves svg").count() >= 1
 
 
@@ -142,7 +191,7 @@ def test_a_click_on_the_map_is_a_query_and_hovering_shows_the_image(visit: Any, 
     page.mouse.move(x, y)
     page.wait_for_selector("#tip:not([hidden]) img")
     page.mouse.click(x, y)
-    page.wait_for_selector(".neighbours .card")
+    page.wait_for_function("() => location.hash.includes('row=')")
     row = int(re.search(r"row=(\d+)", page.url)[1])  # type: ignore[index]
     near = [page.evaluate(f"metrix.map.plot.getScreenPosition({one})") for one in (7, row)]
     assert np.hypot(*np.subtract(*near)) < 8  # the point itself, or one that lies on it
@@ -213,7 +262,7 @@ def test_upload_of_an_image_and_of_something_else(visit: Any, runs: str, tmp_pat
 
 
 def test_keys_links_and_themes(visit: Any, runs: str) -> None:
-    page = visit(f"{runs}/#view=confusion&k=4&row=3", viewport=PHONE, color_scheme="dark")
+    page = visit(f"{runs}/#view=confusion&k=4&row=3&second=none", viewport=PHONE, color_scheme="dark")
     page.wait_for_selector("#confusion tbody tr")
     page.wait_for_selector(".neighbours .card")
     assert page.locator(".neighbours .card").count() == 4

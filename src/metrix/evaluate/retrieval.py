@@ -314,6 +314,35 @@ def retrieval(
     )
 
 
+class FirstFound(NamedTuple):
+    """Which queries find their own class first, and which classes the others find."""
+
+    rows: NDArray[np.intp]  # of the queries that have another example of their class to find
+    right: NDArray[np.bool_]  # whether each of them finds its class first: its Recall@1
+    confusion: Confusion
+
+
+def find_first_classes(
+    embeddings: object, labels: object, gallery: object = None, gallery_labels: object = None
+) -> FirstFound:
+    """Recall@1 of each query and the confused classes of `retrieval`, without its other measures.
+
+    Raises:
+        LabelError: no query has another example of its class to find.
+
+    >>> found = find_first_classes([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], [0, 1, 1, 0])
+    >>> found.right.tolist(), found.confusion.wrong
+    ([False, False, False, False], 4)
+    """
+    task, _, names = _read_task(embeddings, labels, gallery, gallery_labels, None)
+    assert isinstance(task, Task)
+    wanted = _select_answerable(task)
+    first = np.zeros(len(task.queries), dtype=np.bool_)
+    for block in count_negatives_before(task, wanted, first_only=True):
+        first[block.rows] = block.before == 0
+    return FirstFound(wanted, first[wanted], count_confusion(task, names, wanted, first[wanted]))
+
+
 class _Column(NamedTuple):
     """A metric at one cut-off."""
 

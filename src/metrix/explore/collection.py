@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, LabelError
+from metrix.evaluate.confusion import Confusion
+from metrix.evaluate.retrieval import find_first_classes
 from metrix.explore.pictures import PictureReader
 from metrix.search import nearest_others
 
@@ -63,6 +65,11 @@ class Collection:
             return np.full(len(self), -1, dtype=np.int64)
         return np.unique(self.labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
+    @cached_property
+    def gallery_classes(self) -> int:
+        """The number of classes among the images that are searched."""
+        return 0 if self.labels is None else len(np.unique(self.codes[self.queries :]))
+
     def find(self, vectors: NDArray[np.float32], k: int, own: Sequence[int] | None = None) -> Nearest:
         """The k nearest images of the gallery for each vector, without the row that it is of."""
         first = self.queries
@@ -74,16 +81,6 @@ class Collection:
         """Whether there is such a row."""
         return 0 <= row < len(self)
 
-    def asking_rows(self) -> NDArray[np.int64]:
-        """The rows that mistakes are counted on: queries that have another image of their class to find."""
-        codes = self.codes
-        if self.labels is None:
-            return np.empty(0, np.int64)
-        counts = np.bincount(codes[self.queries :], minlength=len(self.classes))
-        if self.queries:
-            return np.flatnonzero(counts[codes[: self.queries]] > 0)
-        return np.flatnonzero(counts[codes] > 1)
-
 
 @dataclass(frozen=True)
 class Nearest:
@@ -94,45 +91,46 @@ class Nearest:
 
 
 class Mistakes:
-    """Which images find another class first; computed once in a thread.
+    """Which images find another class first, as `metrix evaluate` counts them.
 
     `right` has 1 for a right nearest neighbour, 0 for a wrong one and -1 for an image that is no query, by row.
     """
 
     def __init__(self, collection: Collection) -> None:
-        self._collection = collection
         self.right = np.full(len(collection), -1, dtype=np.int8)
-        asking = collection.asking_rows()
-        codes, depth = collection.codes, min(DEPTH, len(collection) - 1)
-        found: list[Nearest] = []
-        if depth > 0:
-            for start in range(0, len(asking), ROWS_AT_ONCE):
-                rows = asking[start : start + ROWS_AT_ONCE]
-                found.append(collection.find(collection.vectors[rows], depth, rows.tolist()))
-        if not found:
-            self.worst, self.pairs = np.empty(0, np.int64), []
+        self.worst: NDArray[np.int64] = np.empty(0, np.int64)
+        self.pairs: list[dict[str, Any]] = []
+        if collection.labels is None:
             return
-        neighbours = np.concatenate([part.rows for part in found])
-        nearest_cosine = np.concatenate([part.similarities for part in found])[:, 0]
-        agree = codes[neighbours] == codes[asking][:, None]
-        self.right[asking] = agree[:, 0]
-        wrong = np.flatnonzero(~agree[:, 0])
-        order = np.lexsort((-nearest_cosine[wrong], agree[wrong].sum(1)))  # fewest right ones, then surest first
-        self.worst = asking[wrong[order]]
-        self.pairs = self._count_pairs(codes[asking[wrong]], codes[neighbours[wrong, 0]], codes[asking])
+        first, codes = collection.queries, collection.codes
+        asked = slice(0, first or None)
+        gallery = (collection.vectors[first:], codes[first:]) if first else (None, None)
+        try:
+            found = find_first_classes(collection.vectors[asked], codes[asked], *gallery)
+        except LabelError:  # no query has another image of its class to find
+            return
+        self.right[found.rows] = found.right
+        self.pairs = _describe_pairs(found.confusion)
+        wrong = found.rows[~found.right]
+        depth = min(DEPTH, len(collection) - first - (0 if first else 1))
+        agree, nearest_cosine = np.empty(len(wrong), np.int64), np.empty(len(wrong), np.float32)
+        for start in range(0, len(wrong), ROWS_AT_ONCE):
+            rows = wrong[start : start + ROWS_AT_ONCE]
+            near = collection.find(collection.vectors[rows], depth, rows.tolist())
+            agree[start : start + len(rows)] = (codes[near.rows] == codes[rows][:, None]).sum(1)
+            nearest_cosine[start : start + len(rows)] = near.similarities[:, 0]
+        self.worst = wrong[np.lexsort((-nearest_cosine, agree))]  # fewest right ones, then surest first
 
-    def _count_pairs(
-        self, own: NDArray[np.int64], other: NDArray[np.int64], asked: NDArray[np.int64]
-    ) -> list[dict[str, Any]]:
-        """How often images of a class find another class first, most often first."""
-        of = len(self._collection.classes)
-        keys, counts = np.unique(own * of + other, return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        per_class = np.bincount(asked, minlength=of)
-        return [
-            {"of": int(key // of), "as": int(key % of), "count": int(count), "share": count / int(per_class[key // of])}
-            for key, count in zip(keys[order].tolist(), counts[order].tolist(), strict=True)
-        ]
+
+def _describe_pairs(confusion: Confusion) -> list[dict[str, Any]]:
+    """How often images of a class find another class first, most often first."""
+    order = np.lexsort((confusion.found, confusion.own, -confusion.counts))
+    own, found = confusion.names[confusion.own[order]].tolist(), confusion.names[confusion.found[order]].tolist()
+    counts, asked = confusion.counts[order].tolist(), confusion.queries[confusion.own[order]].tolist()
+    return [
+        {"of": a, "as": b, "count": count, "share": count / of}
+        for a, b, count, of in zip(own, found, counts, asked, strict=True)
+    ]
 
 
 class Later:

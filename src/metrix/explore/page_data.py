@@ -50,6 +50,7 @@ class PageData:
             "dim": int(one.vectors.shape[1]),
             "classes": one.classes,
             "sizes": sizes,
+            "gallery": {"items": len(one) - one.queries, "classes": one.gallery_classes},
             "uploads": one.embed is not None,
             "key": one.key,
             "version": one.version,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from metrix.data import Part, glyphs
 from metrix.errors import InvalidInput
+from metrix.evaluate.metrics import find_metric
 from metrix.explore.collection import Collection
 from metrix.explore.pictures import Picture, count_pixels, encode, name_picture
 from metrix.report.reported_runs import MeasuredRun, ReportedRun, measure_run, read_runs
@@ -84,8 +85,7 @@ def _collection(run: ReportedRun, measured: MeasuredRun, pixels: int) -> Collect
 def _about(run: ReportedRun, measured: MeasuredRun) -> dict[str, Any]:
     retrieval = measured.retrieval
     measures = [
-        {"name": name, "value": value, "interval": list(retrieval.intervals.get(name, ())) or None}
-        for name, value in retrieval.means.items()
+        _describe_measure(name, value, retrieval.intervals.get(name)) for name, value in retrieval.means.items()
     ]
     curves: dict[str, list[list[float]]] = {}
     for key in CURVES:
@@ -106,7 +106,16 @@ def _about(run: ReportedRun, measured: MeasuredRun) -> dict[str, Any]:
         "mixup": config.mixing.describe() if config.mixing.mixup else "none",
         "steps": run.steps,
     }
-    return {"measures": measures, "curves": curves, "settings": settings}
+    over = retrieval.over if retrieval.intervals else None
+    about = {"measures": measures, "intervals_over": over, "caution": retrieval.caution}
+    return {**about, "curves": curves, "settings": settings}
+
+
+def _describe_measure(key: str, value: float, interval: tuple[float, float] | None) -> dict[str, Any]:
+    """A measure for the table of metrics by K; `k` is None for one without."""
+    metric, at = find_metric(key), key.rpartition("@")[2]
+    k = int(at) if metric.at_k and at.isdecimal() else None
+    return {"metric": metric.name, "k": k, "value": value, "interval": None if interval is None else list(interval)}
 
 
 def _pixels(part: Part, row: int) -> NDArray[np.uint8]:

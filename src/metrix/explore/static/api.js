@@ -71,7 +71,13 @@ export async function upload(mode, version, file, k, classes) {
   const rows = new Map((await ids(version)).map((id, row) => [id, row]));
   const hits = found.neighbours.map((hit) => {
     const row = rows.get(String(hit.id));
-    return { ...hit, id: String(hit.id), row, class: hit.label === undefined ? null : classes.indexOf(hit.label), right: null };
+    return {
+      ...hit,
+      id: String(hit.id),
+      row,
+      class: hit.label === undefined ? null : classes.indexOf(hit.label),
+      right: null,
+    };
   });
   return { query: null, neighbours: hits };
 }

@@ -4,12 +4,19 @@ import * as api from './api.js';
 import { byId, el, fill, say } from './dom.js';
 import { PointMap } from './map.js';
 import * as query from './query.js';
-import { go, onChange, start, state } from './state.js';
+import { go, onChange, setDefaults, start, state } from './state.js';
 import * as views from './views.js';
 
-const VIEWS = [['map', 'Map'], ['mistakes', 'Mistakes'], ['confusion', 'Confusion'], ['changes', 'Changes'], ['measures', 'Measures']];
+const VIEWS = [
+  ['map', 'Map'],
+  ['mistakes', 'Mistakes'],
+  ['confusion', 'Confusion'],
+  ['changes', 'Changes'],
+  ['measures', 'Measures'],
+];
 // Also for the browser's console.
-const page = globalThis.metrix = { mode: 'runs', all: [], first: null, second: null, map: null };
+const page = { mode: 'runs', all: [], first: null, second: null, map: null };
+globalThis.metrix = page;
 let turn = 0;
 
 async function open() {
@@ -24,6 +31,8 @@ async function open() {
   }
   page.mode = found.mode;
   page.all = found.collections;
+  const comparable = page.all.length > 1 && page.all[1].key === page.all[0].key;
+  setDefaults({ row: 0, second: comparable ? 1 : null });
   choose();
   build();
   onChange(update);
@@ -36,7 +45,10 @@ async function open() {
 
 function choose() {
   page.first = page.all[state.first] ?? page.all[0];
-  page.second = state.second !== null && page.all[state.second] && page.all[state.second] !== page.first ? page.all[state.second] : null;
+  page.second =
+    state.second !== null && page.all[state.second] && page.all[state.second] !== page.first
+      ? page.all[state.second]
+      : null;
   if (page.second && page.second.key !== page.first.key) {
     say(`${page.first.name} and ${page.second.name} were measured on other test images, so they cannot be compared.`);
     page.second = null;
@@ -46,12 +58,24 @@ function choose() {
 function build() {
   const option = (one) => el('option', { value: one.number, textContent: one.name });
   fill(byId('first'), ...page.all.map(option));
-  byId('first').onchange = (event) => go({ first: Number(event.target.value), row: null, of: null });
+  byId('first').onchange = (event) => go({ first: Number(event.target.value), row: 0, of: null });
   fill(byId('second'), el('option', { value: '', textContent: 'none' }), ...page.all.map(option));
   byId('second').onchange = (event) => go({ second: event.target.value === '' ? null : Number(event.target.value) });
   byId('second-pick').hidden = page.all.length < 2;
-  fill(byId('views'), ...VIEWS.filter(([key]) => key !== 'changes' || page.all.length > 1).map(([key, title]) =>
-    el('a', { href: '#', textContent: title, id: `view-${key}`, onclick: (event) => { event.preventDefault(); go({ view: key }); } })));
+  fill(
+    byId('views'),
+    ...VIEWS.filter(([key]) => key !== 'changes' || page.all.length > 1).map(([key, title]) =>
+      el('a', {
+        href: '#',
+        textContent: title,
+        id: `view-${key}`,
+        onclick: (event) => {
+          event.preventDefault();
+          go({ view: key });
+        },
+      }),
+    ),
+  );
   byId('help-open').onclick = () => byId('help').showModal();
   byId('theme').onclick = switchTheme;
   mark();
@@ -86,7 +110,10 @@ async function showView() {
   try {
     if (state.view === 'map' || !(state.view in views)) {
       fill(place, shown);
-      page.map = new PointMap(shown, page.first, { onQuery: (row) => go({ row }), onError: (error) => say(error.message) });
+      page.map = new PointMap(shown, page.first, {
+        onQuery: (row) => go({ row }),
+        onError: (error) => say(error.message),
+      });
       await page.map.start();
       page.map?.mark(state.row);
     } else {
@@ -103,11 +130,17 @@ async function showView() {
 
 function listen() {
   addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, select, textarea, dialog')) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, select, textarea, dialog'))
+      return;
     const names = VIEWS.map(([key]) => key);
     const actions = {
-      r: () => query.random(page), n: () => query.step(page, 1), p: () => query.step(page, -1), s: () => page.map?.toggleLasso(),
-      t: switchTheme, Escape: () => page.map?.clear(), '?': () => byId('help').showModal(),
+      r: () => query.random(page),
+      n: () => query.step(page, 1),
+      p: () => query.step(page, -1),
+      s: () => page.map?.toggleLasso(),
+      t: switchTheme,
+      Escape: () => page.map?.clear(),
+      '?': () => byId('help').showModal(),
     };
     if (actions[event.key]) actions[event.key]();
     else if (names[Number(event.key) - 1]) go({ view: names[Number(event.key) - 1] });
@@ -115,9 +148,17 @@ function listen() {
     event.preventDefault();
   });
   const image = (files) => [...(files ?? [])].find((file) => file.type.startsWith('image/')) ?? files?.[0];
-  addEventListener('paste', (event) => { const file = image(event.clipboardData?.files); if (file) query.search(page, file); });
-  addEventListener('dragover', (event) => { event.preventDefault(); byId('drop').hidden = false; });
-  addEventListener('dragleave', (event) => { if (!event.relatedTarget) byId('drop').hidden = true; });
+  addEventListener('paste', (event) => {
+    const file = image(event.clipboardData?.files);
+    if (file) query.search(page, file);
+  });
+  addEventListener('dragover', (event) => {
+    event.preventDefault();
+    byId('drop').hidden = false;
+  });
+  addEventListener('dragleave', (event) => {
+    if (!event.relatedTarget) byId('drop').hidden = true;
+  });
   addEventListener('drop', (event) => {
     event.preventDefault();
     byId('drop').hidden = true;
@@ -135,17 +176,28 @@ function askForToken() {
   dialog.showModal();
 }
 
-const stored = (key) => { try { return localStorage.getItem(`metrix-${key}`); } catch { return null; } };
+const stored = (key) => {
+  try {
+    return localStorage.getItem(`metrix-${key}`);
+  } catch {
+    return null;
+  }
+};
 
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
 }
 
 function switchTheme() {
-  const dark = document.documentElement.dataset.theme ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
+  const dark =
+    document.documentElement.dataset.theme ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
   const theme = dark === 'dark' ? 'light' : 'dark';
   setTheme(theme);
-  try { localStorage.setItem('metrix-theme', theme); } catch { /* without storage it lasts until the page is left */ }
+  try {
+    localStorage.setItem('metrix-theme', theme);
+  } catch {
+    /* without storage it lasts until the page is left */
+  }
   page.map?.draw();
 }
 

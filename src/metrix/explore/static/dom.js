@@ -21,7 +21,9 @@ export function fill(place, ...nodes) {
 // An image, or its name if there is none to show.
 export function picture(source, name) {
   const image = el('img', { src: source, loading: 'lazy', alt: name });
-  image.addEventListener('error', () => image.replaceWith(el('div', { className: 'no-image', textContent: name || 'no image' })));
+  image.addEventListener('error', () =>
+    image.replaceWith(el('div', { className: 'no-image', textContent: name || 'no image' })),
+  );
   return image;
 }
 
@@ -39,7 +41,11 @@ export function say(text, kind = 'error') {
   place.className = kind;
 }
 
-export const count = (number, noun) => `${number.toLocaleString('en')} ${noun}${number === 1 ? '' : 's'}`;
+// A number with its noun: `count(2, 'class', 'classes')`.
+export const count = (number, one, several = `${one}s`) =>
+  `${number.toLocaleString('en')} ${number === 1 ? one : several}`;
+
+export const note = (text) => el('p', { className: 'note', textContent: text });
 
 export function download(name, text) {
   const link = el('a', { href: URL.createObjectURL(new Blob([text], { type: 'text/csv' })), download: name });

@@ -12,16 +12,23 @@ function read() {
     const text = given.get(key);
     const number = Number.parseInt(text, 10);
     if (text === null) state[key] = value;
+    else if (text === 'none') state[key] = null;
     else if (!NUMBERS.includes(key)) state[key] = text;
     else state[key] = Number.isInteger(number) && number >= 0 ? number : value;
   }
   state.k = Math.max(1, Math.min(state.k, 200));
 }
 
+// What is shown where the address does not say it.
+export function setDefaults(values) {
+  Object.assign(DEFAULTS, values);
+  read();
+}
+
 export function go(changes, replace = false) {
   const next = new URLSearchParams();
   for (const [key, value] of Object.entries({ ...state, ...changes })) {
-    if (value !== null && value !== DEFAULTS[key]) next.set(key, value);
+    if (value !== DEFAULTS[key]) next.set(key, value ?? 'none');
   }
   const address = `#${next}`;
   if (address === location.hash || (address === '#' && !location.hash)) return;
