@@ -138,7 +138,7 @@ def test_what_cannot_be_listed_is_refused(photos: Path, tmp_path: Path) -> None:
         ([tmp_path / "bad.csv"], None, DataError, "column 'path'"),
         ([tmp_path / "id.csv"], None, DataError, "got id"),
         ([tmp_path / "box.csv"], None, DataError, "crop box"),
-        ([tmp_path / "ragged.csv"], None, DataError, "cannot be read"),
+        ([tmp_path / "ragged.csv"], None, DataError, "expected 2 values, got 4"),
         ([photos], tmp_path / "none", InvalidInput, "root: expected a folder"),
     ):
         with pytest.raises(error, match=words):
@@ -212,3 +212,34 @@ def test_the_file_of_an_item_behind_a_link(tmp_path: Path) -> None:
     for opened, name in ((index(False), "link.png"), (index(True), "../x.png"), (index(True), "/etc/hostname")):
         with pytest.raises(InvalidInput, match="expected a path below"):
             image_file(opened, name)
+
+
+def test_a_manifest_of_windows_and_of_a_spreadsheet(photos: Path) -> None:
+    """Backslashes, semicolons and capitals; training reads it in the same way."""
+    from metrix.data.layouts import manifest
+
+    (photos / "m.csv").write_text("Path;Label;Note\nkind 0\\0.jpg; a ;x\nkind 1\\1.jpg;b;\n")
+    listed = list_images([photos / "m.csv"])
+    assert listed.ids == ("kind 0/0.jpg", "kind 1/1.jpg")
+    assert listed.columns["label"].to_pylist() == ["a", "b"]
+    assert listed.columns["Note"].to_pylist() == ["x", None]
+    trained = manifest.read(photos / "m.csv")
+    assert trained.paths == ("kind 0/0.jpg", "kind 1/1.jpg")
+    assert [trained.class_names[k] for k in trained.labels] == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "x"])
+def test_a_crop_box_that_is_no_number_is_refused(photos: Path, value: str) -> None:
+    (photos / "m.csv").write_text(f"path,x_1,y_1,x_2,y_2\nkind 0/0.jpg,0,0,{value},20\n")
+    with pytest.raises(DataError, match="crop box"):
+        list_images([photos / "m.csv"])
+
+
+def test_spaces_mean_the_same_for_training_and_for_an_index(photos: Path) -> None:
+    from metrix.data.layouts import manifest
+
+    (photos / "m.csv").write_text(" path , label ,price\nkind 0/0.jpg , cat , 1\n kind 1/1.jpg,dog,2\n")
+    listed, trained = list_images([photos / "m.csv"]), manifest.read(photos / "m.csv")
+    assert listed.ids == trained.paths
+    assert listed.columns["label"].to_pylist() == [trained.class_names[k] for k in trained.labels] == ["cat", "dog"]
+    assert listed.columns["price"].to_pylist() == [1, 2]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.search.filters import AllOf, AnyOf, Condition, expression, mask, read_filter
+from metrix.search.filters import AllOf, AnyOf, Condition, expression, for_integers, mask, read_filter
 
 TYPES = {"label": "text", "price": "number", "n": "integer", "sold": "boolean", "first name": "text"}
 TABLE = pa.table(
@@ -94,8 +94,8 @@ def test_a_filter_in_the_language_of_milvus() -> None:
     assert isinstance(found, AllOf)
     assert isinstance(found.parts[0], AnyOf)
     assert found.parts[1] == Condition("sold", "!=", True)
-    text = expression(found, {"label": "c0", "n": "c1", "sold": "c2"})
-    assert text == '((c0 in ["a", "b\'c"]) or (c1 == 2)) and (c2 != true)'
+    text = expression(found, {"label": "c0", "n": "c1", "sold": "c2"}, {"sold": "has2"})
+    assert text == '((c0 in ["a", "b\'c"]) or (c1 == 2)) and (has2 == true and c2 != true)'
 
 
 def hostile(length: int) -> list[str]:
@@ -156,3 +156,14 @@ def test_random_texts_are_filters_or_refused() -> None:
             mask(read_filter(["".join(words)], TYPES), TABLE)
         except InvalidInput:
             continue
+
+
+@pytest.mark.parametrize("operator", ["=", "!=", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("value", [2.5, 2.0, -0.5, 1e300, -1e300])
+def test_whole_numbers_say_the_same_of_integers(operator: str, value: float) -> None:
+    given = Condition("n", operator, value)
+    whole = for_integers(AllOf((given,)), TYPES)
+    assert mask(whole, TABLE).tolist() == mask(given, TABLE).tolist()
+    assert "." not in expression(whole, {"n": "c0"}, {})
+    listed = Condition("n", "in", (1.0, 2.5, 3))
+    assert mask(for_integers(listed, TYPES), TABLE).tolist() == mask(listed, TABLE).tolist()

@@ -1,7 +1,11 @@
-"""Milvus (embedded) gives what faiss gives: ids, scores, filters, changes."""
+"""Milvus, embedded and on a server, gives what faiss gives: ids, scores, filters, changes."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrix.errors import DataError, InvalidInput
-from metrix.search import Fingerprint, Index, Items, Settings, find_duplicates, find_suspects
+from metrix.errors import DataError, InvalidInput, MetrixWarning
+from metrix.search import Fingerprint, Index, Items, Settings, find_duplicates, find_suspects, milvus_store
 
 pytest.importorskip("pymilvus", reason="Milvus is NOT TESTED: pip install 'metrix[milvus]'")
 pytest.importorskip("milvus_lite", reason="Milvus is NOT TESTED: pip install 'metrix[milvus]'")
@@ -28,10 +32,9 @@ def photos(n: int, seed: int = 0, start: int = 0) -> Items:
     return Items.read(vectors, [f"a/{i}.jpg" for i in numbers], columns)
 
 
-def both(tmp_path: Path, lots: list[Items], **options: Any) -> tuple[Index, Index]:
-    faiss = Index.create(tmp_path / "faiss.index", lots, **options)
-    milvus = Index.create(tmp_path / "milvus.index", lots, store=f"milvus:{tmp_path / 'photos.db'}", **options)
-    return faiss, milvus
+def both(tmp_path: Path, batches: list[Items], store: str, **options: Any) -> tuple[Index, Index]:
+    faiss = Index.create(tmp_path / "faiss.index", batches, **options)
+    return faiss, Index.create(tmp_path / "milvus.index", batches, store=store, **options)
 
 
 def same(a: Index, b: Index, queries: np.ndarray, k: int, **options: Any) -> None:
@@ -48,39 +51,44 @@ FILTERS = [
     ["unit price>=20", "stock<=70"],
     ["sold=true", "stock!=4"],
     ["stock<10.5"],
+    ["stock in (3, 50, 70) or (unit price<9 and sold=true)"],
+    ['label in ("it\'s \\"1\\" \\\\ ü", nothing)'],
     ["label=nothing"],
     ['label>it\'s "0" \\ ü'],
     ['label<=it\'s "1" \\ ü', "unit price!=3"],
 ]
 
 
-def test_the_same_ids_scores_and_filters(tmp_path: Path) -> None:
-    faiss, milvus = both(tmp_path, [photos(80), photos(40, seed=1, start=80)])
-    assert len(faiss) == len(milvus) == 120
-    assert dict(faiss.columns) == dict(milvus.columns)
-    same(faiss, milvus, Q, 10)
-    same(faiss, milvus, Q, 500)
+def test_the_same_ids_scores_and_filters(tmp_path: Path, milvus: str) -> None:
+    faiss, remote = both(tmp_path, [photos(80), photos(40, seed=1, start=80)], milvus)
+    assert len(faiss) == len(remote) == 120
+    assert dict(faiss.columns) == dict(remote.columns)
+    same(faiss, remote, Q, 10)
+    same(faiss, remote, Q, 500)
     for where in FILTERS:
-        same(faiss, milvus, Q, 10, where=where)
+        same(faiss, remote, Q, 10, where=where)
     own = [f"a/{i}.jpg" for i in range(6)]
-    same(faiss, milvus, Q, 10, expand=4, rerank=30, exclude=own)
+    same(faiss, remote, Q, 10, expand=4, rerank=30, exclude=own)
     ids = ["a/100.jpg", "a/3.jpg", "a/100.jpg"]
-    assert faiss.get(ids).records() == milvus.get(ids).records()
-    np.testing.assert_allclose(faiss.get(ids).vectors, milvus.get(ids).vectors)
-    assert find_duplicates(faiss, 0.8) == find_duplicates(milvus, 0.8)
-    for a, b in zip(find_suspects(faiss), find_suspects(milvus), strict=True):
+    assert faiss.get(ids).records() == remote.get(ids).records()
+    np.testing.assert_allclose(faiss.get(ids).vectors, remote.get(ids).vectors)
+    groups = [find_duplicates(index, 0.8) for index in (faiss, remote)]
+    assert [group.ids for group in groups[0]] == [group.ids for group in groups[1]]
+    for a, b in zip(*groups, strict=True):
+        assert a.similarity == pytest.approx(b.similarity, abs=1e-5)
+    for a, b in zip(find_suspects(faiss), find_suspects(remote), strict=True):
         assert (a.id, a.suggested) == (b.id, b.suggested)
-    milvus.close()
-    again = Index.open(tmp_path / "milvus.index")
+    remote.close()
+    again = Index.open(tmp_path / "milvus.index", milvus)
     same(faiss, again, Q, 3)
     again.close()
 
 
-def test_the_same_changes(tmp_path: Path) -> None:
+def test_the_same_changes(tmp_path: Path, milvus: str) -> None:
     model = Fingerprint(digest="0" * 64, view="v", dim=12)
-    faiss, milvus = both(tmp_path, [photos(50)], model=model, root="/photos")
+    faiss, remote = both(tmp_path, [photos(50)], milvus, model=model, root="/photos")
     other = Index.create(tmp_path / "other.index", [photos(9, seed=4)], model=model, root="/photos/more")
-    for index in (faiss, milvus):
+    for index in (faiss, remote):
         index.add(photos(20, seed=2, start=50))
         index.delete(["a/3.jpg", "a/60.jpg"])
         index.update(Items.read(photos(2, seed=5).vectors, ["a/5.jpg", "new.jpg"], {"stock": [7, 8]}))
@@ -93,21 +101,25 @@ def test_the_same_changes(tmp_path: Path) -> None:
             index.delete(["nobody"])
         with pytest.raises(InvalidInput, match="model: expected"):
             index.search(Q, 1, model=model.model_copy(update={"digest": "1" * 64}))
-    same(faiss, milvus, Q, 80)
-    same(faiss, milvus, Q, 80, where=["stock<9"])
-    milvus.close()
+    same(faiss, remote, Q, 80)
+    same(faiss, remote, Q, 80, where=["stock<9"])
+    remote.close()
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
-def test_approximate_kinds_state_their_recall(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "ivf-pq"])
+def test_approximate_kinds_state_their_recall(tmp_path: Path, kind: str, milvus: str) -> None:
+    if kind == "ivf-pq" and "://" not in milvus:
+        with pytest.raises(InvalidInput, match="expected exact, hnsw, ivf with milvus-lite, got ivf-pq"):
+            Index.create(tmp_path / "i", [photos(400)], kind, store=milvus)
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         index = Index.create(
             tmp_path / "i",
             [photos(400)],
             kind,
-            store=f"milvus:{tmp_path / 'p.db'}",
-            settings=Settings(cells=8, probes=8),
+            store=milvus,
+            settings=Settings(cells=8, probes=8, code_bytes=6),
         )
     assert index.kind == kind
     assert index.description.recall is not None
@@ -168,10 +180,10 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path, monkeypatch: pytest
 
 def test_numbers_as_ids(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((30, 12))
-    faiss, milvus = both(tmp_path, [Items.read(vectors)])
-    same(faiss, milvus, Q, 5)
-    assert milvus.get([3, 1]).records() == [{"id": 3}, {"id": 1}]
-    milvus.close()
+    faiss, remote = both(tmp_path, [Items.read(vectors)], f"milvus:{tmp_path / 'p.db'}")
+    same(faiss, remote, Q, 5)
+    assert remote.get([3, 1]).records() == [{"id": 3}, {"id": 1}]
+    remote.close()
 
 
 def test_a_store_that_is_not_there_is_a_clear_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -187,3 +199,141 @@ def test_a_store_that_is_not_there_is_a_clear_error(tmp_path: Path, capfd: pytes
     with pytest.raises(DataError, match="expected the collection"):
         Index.open(tmp_path / "i")
     assert "Traceback" not in capfd.readouterr().err
+
+
+STEP = """
+import json, os, sys, warnings
+from pathlib import Path
+import numpy as np
+from metrix.search import Index, milvus_store
+from tests.search.test_milvus import Q, apply_change, photos
+
+warnings.simplefilter("ignore")
+folder, store, step, left = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+milvus_store.BATCH_BYTES = 12 * 4 * 6  # six rows at a time
+sent = milvus_store.MilvusStore._upsert
+
+def kill(self, rows):
+    global left
+    for start in range(0, len(rows), 6):
+        left -= 1
+        if left < 0:
+            os._exit(9)
+        sent(self, rows[start:start + 6])
+
+milvus_store.MilvusStore._upsert = kill
+if step == "build":
+    Index.create(folder, [photos(50)], store=store)
+elif step != "look":
+    apply_change(Index.open(folder, store), step)
+index = Index.open(folder, store)
+scanned = sorted(one for _, items in index.store.scan() for one in items.ids.to_pylist())
+print(json.dumps([len(index), scanned, index.search(Q, 70).ids.tolist()]))
+"""
+
+
+def take_step(folder: Path, store: str, step: str, left: int = 1 << 30) -> Any:
+    """What an index holds after a step in a process of its own, which is killed after so many messages; None then."""
+    command = [sys.executable, "-c", STEP, str(folder), store, step, str(left)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == (0 if left == 1 << 30 else 9), found.stderr
+    return json.loads(found.stdout.splitlines()[-1]) if found.returncode == 0 else None
+
+
+def apply_change(index: Index, change: str) -> None:
+    if change == "add":
+        index.add(photos(20, seed=2, start=50))
+    elif change == "update":
+        index.update(photos(20, seed=3, start=40))
+    elif change == "delete":
+        index.delete([f"a/{n}.jpg" for n in range(5, 25)])
+    else:
+        index.merge(Index.build(photos(13, seed=4, start=900).vectors, [f"m/{n}" for n in range(13)]))
+    index.close()
+
+
+@pytest.mark.parametrize("change", ["update", "delete", "merge"])
+def test_a_change_that_is_killed_is_unseen_and_can_be_repeated(tmp_path: Path, milvus: str, change: str) -> None:
+    faiss = Index.create(tmp_path / "faiss.index", [photos(50)])
+    folder = tmp_path / "milvus.index"
+    before = take_step(folder, milvus, "build")
+    assert before[2] == faiss.search(Q, 70).ids.tolist()
+    take_step(folder, milvus, change, left=1)
+    assert take_step(folder, milvus, "look") == before
+    apply_change(faiss, change)
+    count, scanned, found = take_step(folder, milvus, change)
+    faiss = Index.open(tmp_path / "faiss.index")
+    assert (count, len(scanned)) == (len(faiss), len(faiss))
+    assert scanned == sorted(one for _, items in faiss.store.scan() for one in items.ids.to_pylist())
+    assert found == faiss.search(Q, 70).ids.tolist()
+
+
+def test_a_reader_keeps_its_generation_through_a_change(tmp_path: Path, milvus_server: str) -> None:
+    store = f"milvus:{milvus_server}"
+    reader = Index.create(tmp_path / "i", [photos(50)], store=store)
+    before = reader.search(Q, 50).ids.tolist()
+    writer = Index.open(tmp_path / "i", store)
+    writer.delete([f"a/{n}.jpg" for n in range(5, 25)])
+    assert reader.search(Q, 50).ids.tolist() == before
+    assert len(reader) == 50
+    now = reader.reopen()
+    assert len(now) == 30
+    for index in (reader, writer, now):
+        index.close()
+
+
+def test_a_copy_neither_changes_nor_drops_the_original(tmp_path: Path) -> None:
+    store = f"milvus:{tmp_path / 'p.db'}"
+    Index.create(tmp_path / "original", [photos(30)], store=store).close()
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    copy = Index.open(tmp_path / "copy")
+    assert len(copy) == 30
+    for change in ("add", "delete"):
+        with pytest.raises(InvalidInput, match="got a copy of it"):
+            apply_change(copy, change)
+        copy = Index.open(tmp_path / "copy")
+    copy.close()
+    with pytest.warns(MetrixWarning, match="is a copy of the index that made it"):
+        Index.create(tmp_path / "copy", [photos(7)], store=store).close()
+    (tmp_path / "original").rename(tmp_path / "moved")  # still the owner
+    moved = Index.open(tmp_path / "moved")
+    moved.delete(["a/0.jpg"])
+    assert len(moved) == 29
+    moved.close()
+
+
+def test_an_address_in_a_description_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Index.create(tmp_path / "i", [photos(5)], store=f"milvus:{tmp_path / 'p.db'}").close()
+    path = tmp_path / "i" / "description.json"
+    content = json.loads(path.read_text())
+    monkeypatch.setattr(milvus_store, "connect", lambda *_: pytest.fail("it connected"))
+    for uri in ("http://10.0.0.1:19530", "tcp://elsewhere:1", "../../elsewhere.db", "/etc/elsewhere.db"):
+        content["place"]["uri"] = uri
+        path.write_text(json.dumps(content))
+        with pytest.raises(InvalidInput, match="if you trust it, give --store milvus:"):
+            Index.open(tmp_path / "i")
+        with pytest.raises(InvalidInput, match="--store: expected milvus:"):
+            Index.open(tmp_path / "i", "milvus:http://mine:19530")
+
+
+def test_a_local_store_that_another_process_has_open_says_so(tmp_path: Path) -> None:
+    store = f"milvus:{tmp_path / 'p.db'}"
+    index = Index.create(tmp_path / "i", [photos(5)], store=store)
+    script = "import sys; from metrix.search import Index; Index.open(sys.argv[1])"
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "i")], capture_output=True, text=True, check=False
+    )
+    index.close()
+    assert "one process at a time" in found.stderr
+
+
+def test_a_search_does_not_count_the_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index.create(tmp_path / "i", [photos(9)], store=f"milvus:{tmp_path / 'p.db'}")
+    asked: list[Any] = []
+    real = index.store._client.query  # type: ignore[attr-defined]
+    monkeypatch.setattr(index.store._client, "query", lambda *a, **k: (asked.append(k), real(*a, **k))[1])  # type: ignore[attr-defined]
+    index.search(Q, 3)
+    assert len(index) == 9
+    assert len(asked) == 1  # the ids and columns of what was found
+    assert "count" not in str(asked)
+    index.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from metrix.data import Broken, Catalogue, Dataset, Part, glyphs, layouts
 from metrix.data.catalogue import UNSPLIT, Box, ImageRow, is_unicode, leaves_root
 from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
 from metrix.data.layouts.folder import PART_FOLDERS, walk_files
-from metrix.data.layouts.manifest import BOX, find_delimiter
+from metrix.data.layouts.manifest import BOX, infer_types, parse_box, read_columns, read_path
 from metrix.data.layouts.manifest import SUFFIXES as MANIFESTS
 from metrix.data.survey import bad_limit, decode_all, survey
 from metrix.errors import DataError, InvalidInput
@@ -287,58 +286,26 @@ def _in_list(path: Path, root: Path | None) -> Iterator[_Image]:
 
 
 def _in_manifest(path: Path, root: Path | None) -> Iterator[_Image]:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path) if path.suffix.lower() == ".parquet" else _read_text_table(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a table, got what cannot be read: {error}") from error
-    if "path" not in table.column_names:
-        raise DataError(f"{path}: expected a column 'path', got {first_few(table.column_names, 10)}")
-    reserved = [name for name in table.column_names if name in RESERVED]
+    table = read_columns(path)
+    if "path" not in table:
+        raise DataError(f"{path}: expected a column 'path', got {first_few(list(table), 10)}")
+    reserved = [name for name in table if name in RESERVED]
     if reserved:
         raise DataError(f"{path}: expected columns other than {', '.join(RESERVED)}, got {first_few(reserved)}")
-    other = [name for name in table.column_names if name not in ("path", LABEL, *BOX)]
-    for number, row in enumerate(_rows(table), 1):
-        if not row["path"]:
-            raise DataError(f"{path}, row {number}: expected a path, got none")
-        label = row.get(LABEL)
-        yield _Image(
-            _absolute(path.parent, root, str(row["path"])),
-            None if label is None or label == "" else str(label),
-            _box(f"{path}, row {number}", row),
-            {name: row[name] for name in other},
-        )
+    other = {name: infer_types(values) for name, values in table.items() if name not in ("path", LABEL, *BOX)}
+    for row, given in enumerate(table["path"]):
+        text = "" if given is None else str(given).strip()
+        where = f"{path}, row {row + 1}"
+        if not text:
+            raise DataError(f"{where}: expected a path, got none")
+        label = None if LABEL not in table else table[LABEL][row]
+        box = parse_box(where, {name: table[name][row] for name in BOX if name in table})
+        columns = {name: values[row] for name, values in other.items()}
+        yield _Image(_absolute(path.parent, root, text), _read_label(label), box, columns)
 
 
-def _read_text_table(path: Path) -> Any:
-    """A CSV or TSV table; paths and labels stay text, so that the label 007 is not the number 7."""
-    import pyarrow as pa
-    import pyarrow.csv as reader
-
-    with path.open(encoding="utf-8-sig") as file:
-        delimiter = find_delimiter(file.readline(), ("path",))
-    text = reader.ConvertOptions(column_types={"path": pa.string(), LABEL: pa.string()})
-    return reader.read_csv(path, parse_options=reader.ParseOptions(delimiter=delimiter), convert_options=text)
-
-
-def _rows(table: Any) -> Iterable[dict[str, Any]]:
-    for batch in table.to_batches(max_chunksize=8192):
-        yield from batch.to_pylist()
-
-
-def _box(where: str, row: dict[str, Any]) -> Box | None:
-    given = [row.get(name) for name in BOX]
-    if all(value is None for value in given):
-        return None
-    try:
-        left, upper, right, lower = (int(float(value)) for value in given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise DataError(f"{where}: crop box: expected four numbers, got {dict(zip(BOX, given, strict=True))}") from None
-    if left >= right or upper >= lower:
-        raise DataError(f"{where}: crop box: expected x_1 < x_2 and y_1 < y_2, got {left, upper, right, lower}")
-    return left, upper, right, lower
+def _read_label(label: Any) -> str | None:
+    return None if label is None or not str(label).strip() else str(label).strip()
 
 
 def _absolute(folder: Path, root: Path | None, text: str) -> Path:
@@ -346,10 +313,10 @@ def _absolute(folder: Path, root: Path | None, text: str) -> Path:
 
     Links are not followed: where those lead is checked against the root later.
     """
-    here = Path(os.path.normpath(folder / Path(text).expanduser()))
+    here = Path(os.path.normpath(folder / Path(read_path(text, folder)).expanduser()))
     if root is None or os.path.lexists(here):
         return here
-    below = Path(os.path.normpath(root.resolve() / text))
+    below = Path(os.path.normpath(root.resolve() / read_path(text, root)))
     return below if os.path.lexists(below) else here
 
 

@@ -12,6 +12,7 @@ strangers. An item without a value in a column never meets a comparison with it.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -251,15 +252,51 @@ def _values(values: Sequence[Value], kind: Any) -> Any:
     return pa.array(values, pa.float64() if any(isinstance(one, float) for one in values) else kind)
 
 
-def expression(condition: Filter, fields: Mapping[str, str]) -> str:
-    """A filter in the language of Milvus, where a column has the name that `fields` says; empty for everything."""
-    if isinstance(condition, Condition):
-        field = fields[condition.column]
-        if isinstance(condition.value, tuple):
-            return f"{field} in [{', '.join(map(_literal, condition.value))}]"
-        return f"{field} {'==' if condition.operator == '=' else condition.operator} {_literal(condition.value)}"
-    word = " and " if isinstance(condition, AllOf) else " or "
-    return word.join(f"({expression(part, fields)})" for part in condition.parts)
+def for_integers(condition: Filter, column_types: Mapping[str, str]) -> Filter:
+    """The same filter with whole numbers only where it compares columns of integers: Milvus takes no others there.
+
+    >>> for_integers(Condition("n", "<", 2.5), {"n": "integer"})
+    Condition(column='n', operator='<', value=3)
+    """
+    if not isinstance(condition, Condition):
+        return type(condition)(tuple(for_integers(part, column_types) for part in condition.parts))
+    if column_types.get(condition.column) != "integer":
+        return condition
+    if isinstance(condition.value, tuple):
+        whole = tuple(int(one) for one in condition.value if float(one).is_integer())
+        return Condition(condition.column, "in", whole)
+    value = condition.value
+    if not isinstance(value, float):
+        return condition
+    if value.is_integer() and abs(value) < 1 << 62:
+        return Condition(condition.column, condition.operator, int(value))
+    if condition.operator == "=":
+        return Condition(condition.column, "in", ())
+    if condition.operator == "!=":
+        return Condition(condition.column, "<=", (1 << 63) - 1)
+    bounded = min(max(value, -(1 << 62)), 1 << 62)
+    rounded = math.ceil(bounded) if condition.operator in ("<", ">=") else math.floor(bounded)
+    return Condition(condition.column, condition.operator, rounded)
+
+
+def expression(condition: Filter, fields: Mapping[str, str], has_value: Mapping[str, str]) -> str:
+    """A filter in the language of Milvus; empty for everything.
+
+    Args:
+        condition: the filter.
+        fields: the field of each column.
+        has_value: the field that says whether an item has a value in a column, of columns that may have none.
+    """
+    if not isinstance(condition, Condition):
+        word = " and " if isinstance(condition, AllOf) else " or "
+        return word.join(f"({expression(part, fields, has_value)})" for part in condition.parts)
+    field, operator = fields[condition.column], "==" if condition.operator == "=" else condition.operator
+    if isinstance(condition.value, tuple):
+        compared = f"{field} in [{', '.join(map(_literal, condition.value))}]"
+    else:
+        compared = f"{field} {operator} {_literal(condition.value)}"
+    known = has_value.get(condition.column)
+    return compared if known is None else f"{known} == true and {compared}"
 
 
 def _literal(value: Value) -> str:

@@ -79,7 +79,8 @@ def create_collection(
             schema.add_field("added", DataType.INT64)
             schema.add_field("removed", DataType.INT64)
             for n, column in enumerate(first.column_types.values()):
-                schema.add_field(f"c{n}", nullable=True, **types[column])
+                schema.add_field(f"c{n}", **types[column])
+                schema.add_field(f"has{n}", DataType.BOOL)
             index = client.prepare_index_params()
             index.add_index("vector", index_type=INDEX_TYPES[kind], metric_type="IP", params=parameters)
             client.create_collection(name, schema=schema, index_params=index)

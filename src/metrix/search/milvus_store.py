@@ -6,6 +6,7 @@ An index is one collection, which holds several generations of it. Its fields ar
     id, vector       its id and its vector
     added, removed   the generations since which it is there, and since which it is not (NEVER as long as it is)
     c0, c1, ...      the columns, so that a column may have any name
+    has0, has1, ...  whether the item has a value there: servers before 2.5 know no null
 
 A reader sees its own generation only, by a filter. A change adds rows of the next generation and marks those that go;
 nothing of it is seen until the description of the index is replaced, and what a killed writer left is removed by the
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
 from metrix.search.faiss_store import as_ids
-from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression
+from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression, for_integers
 from metrix.search.items import COLUMN_TYPES, Items, in_batches, require_distinct, same_columns, take, with_id_column
 from metrix.search.milvus_collections import connect, explained
 from metrix.search.settings import Settings
@@ -34,6 +35,7 @@ from metrix.search.stores import SCAN_ROWS, Neighbours
 MOST = 16_384  # the largest k, and rows of a query, that Milvus answers
 BATCH_BYTES = 16 << 20  # of vectors sent at a time; a server refuses messages past 64 MB
 AT_ONCE = 1000  # rows or ids named in one request
+NO_VALUE: dict[str, Any] = {"text": "", "integer": 0, "number": 0.0, "boolean": False}  # what stands for null
 NEVER = (1 << 62) - 1  # the generation that removes what stays
 
 
@@ -61,6 +63,7 @@ class MilvusStore:
         self._place, self._generation, self._count = dict(place), generation, count
         self._collection, self._kind, self._column_types = str(place["collection"]), kind, dict(column_types)
         self._fields = {name: f"c{n}" for n, name in enumerate(self._column_types)}
+        self._has_value = {name: f"has{n}" for n, name in enumerate(self._column_types)}
         self.settings = Settings.read({"probes": 1, **place})
         self._client = connect(str(place["uri"]), folder)
         with explained(str(place["uri"])):
@@ -71,7 +74,8 @@ class MilvusStore:
                 )
             self._client.load_collection(self._collection)
             about = {field["name"]: field for field in self._client.describe_collection(self._collection)["fields"]}
-        if not {"row", "id", "vector", "added", "removed", *self._fields.values()} <= set(about):
+        needed = {"row", "id", "vector", "added", "removed", *self._fields.values(), *self._has_value.values()}
+        if not needed <= set(about):
             raise DataError(f"{self._collection}: expected a collection of an index, got another; build the index anew")
         self._text = bool(about["id"]["type"].name == "VARCHAR")
         self._dim = int(about["vector"]["params"]["dim"])
@@ -102,8 +106,8 @@ class MilvusStore:
     def _seen(self, more: Filter = EVERYTHING) -> str:
         """The filter of this generation and, possibly, of the user."""
         seen = (Condition("added", "<=", self._generation), Condition("removed", ">", self._generation))
-        chosen = seen if more == EVERYTHING else (*seen, more)
-        return expression(AllOf(chosen), {**self._fields, "added": "added", "removed": "removed"})
+        chosen = AllOf(seen if more == EVERYTHING else (*seen, for_integers(more, self._column_types)))
+        return expression(chosen, {**self._fields, "added": "added", "removed": "removed"}, self._has_value)
 
     def search(self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING) -> Neighbours:
         """The k nearest items of unit queries among those that meet the filter."""
@@ -128,7 +132,8 @@ class MilvusStore:
                 )
             for q, hits in enumerate(found, start):
                 for n, hit in enumerate(hits[:k]):
-                    rows[q, n], similarities[q, n] = hit["row"], hit["distance"]
+                    rows[q, n] = hit["row"] if "row" in hit else hit["id"]  # as older servers call the key
+                    similarities[q, n] = hit["distance"]
         most = int((rows >= 0).sum(axis=1).max(initial=0))  # a filter may keep fewer than k
         return Neighbours(rows[:, :most], similarities[:, :most])
 
@@ -137,14 +142,14 @@ class MilvusStore:
         known: dict[Any, int] = {}
         distinct = list(dict.fromkeys(ids)) if as_ids(ids, self._text) is not None else []
         for start in range(0, len(distinct), AT_ONCE):
-            wanted = expression(Condition("id", "in", tuple(distinct[start : start + AT_ONCE])), {"id": "id"})
+            wanted = expression(Condition("id", "in", tuple(distinct[start : start + AT_ONCE])), {"id": "id"}, {})
             found = self._query(f"({wanted}) and {self._seen()}", ["row", "id"])
             known |= {one["id"]: one["row"] for one in found}
         return np.array([known.get(one, -1) for one in ids], dtype=np.int64)
 
     def read_table(self, rows: NDArray[np.int64]) -> Any:
         """An Arrow table of the ids (`id`) and columns of these rows, in this order."""
-        items = self._items(self._read(rows, ["row", "id", *self._fields.values()]), False)
+        items = self._items(self._read(rows, ["row", "id", *self._fields.values(), *self._has_value.values()]), False)
         return with_id_column(items.ids, items.columns)
 
     def read_vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -194,7 +199,10 @@ class MilvusStore:
     def _items(self, rows: Sequence[Mapping[str, Any]], vectors: bool = True) -> Items:
         ids = pa.array([row["id"] for row in rows], pa.string() if self._text else pa.int64())
         columns = {
-            name: pa.array([row.get(field) for row in rows], COLUMN_TYPES[self._column_types[name]])
+            name: pa.array(
+                [row[field] if row[self._has_value[name]] else None for row in rows],
+                COLUMN_TYPES[self._column_types[name]],
+            )
             for name, field in self._fields.items()
         }
         found = _vectors(rows, self.dim) if vectors else np.empty((len(rows), self.dim), np.float32)
@@ -225,7 +233,7 @@ class MilvusStore:
                             "vector": vector,
                             "added": generation,
                             "removed": NEVER,
-                            **{field: record[name] for name, field in self._fields.items()},
+                            **self._columns_of(record),
                         }
                         for n, (record, vector) in enumerate(zip(part.records(), part.vectors, strict=True))
                     ]
@@ -236,6 +244,15 @@ class MilvusStore:
         with explained(self._collection):
             self._client.flush(self._collection)
         return next_row - first
+
+    def _columns_of(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of an item's columns."""
+        found: dict[str, Any] = {}
+        for name, field in self._fields.items():
+            value = record[name]
+            found[field] = NO_VALUE[self._column_types[name]] if value is None else value
+            found[self._has_value[name]] = value is not None
+        return found
 
     def _upsert(self, rows: list[dict[str, Any]]) -> None:
         at_once = max(1, BATCH_BYTES // (4 * self.dim))

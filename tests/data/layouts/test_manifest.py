@@ -174,8 +174,8 @@ def test_other_delimiters(tmp_path: Path, name: str, delimiter: str) -> None:
 
 
 def test_an_error_names_the_columns_of_a_table_with_semicolons(tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("Label;file\n1;a.png\n")
-    with pytest.raises(DataError, match="got Label, file; rename 'Label'"):
+    (tmp_path / "list.csv").write_text("Lable;file\n1;a.png\n")
+    with pytest.raises(DataError, match="got Lable, file; rename 'Lable'"):
         data.open(tmp_path / "list.csv")
 
 

@@ -8,7 +8,9 @@ at random as those of a folder are. `validation` rows are for model selection; i
 OpenMetricLearning writes them, they are what is measured in the end instead. `x_1, x_2, y_1, y_2` is a crop box and
 `category` a group of classes. Other columns are ignored, but a name that looks misspelt is an error. Values of a .csv
 file may be separated by commas, semicolons (as spreadsheets in many countries write them) or tabs: its first line
-decides.
+decides. Names of these columns may be in capitals, and paths may have the backslashes of Windows.
+
+Images to index or to search with are read by the same functions (`metrix.retrieve.image_lists`).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def recognises(path: Path) -> bool:
 def read(path: Path, root: Path | None = None) -> Catalogue:
     """The catalogue of a table; paths in it are relative to `root`, by default the table's folder."""
     base = (root or path.parent).resolve()
-    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    table = read_columns(path)
     _check_columns(path, list(table))
     sets = SETS in table
     if sets:
@@ -81,6 +83,49 @@ def choose_splits(values: Sequence[Any]) -> tuple[Mapping[str, str], list[str]]:
     return {**SPLITS, "validation": "test", "val": "test"}, [note]
 
 
+def read_columns(path: Path) -> dict[str, list[Any]]:
+    """The columns of a table: text of a .csv or .tsv file, values of a .parquet file; known names in small letters.
+
+    Raises:
+        DataError: it cannot be read, or a column comes twice.
+    """
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    names = [_known_name(name) for name in table]
+    _refuse_repeated(path, names)
+    return dict(zip(names, table.values(), strict=True))
+
+
+def _known_name(name: str) -> str:
+    plain = name.strip().lower()
+    return plain if plain in (*NEEDED, *OPTIONAL, SETS) else name
+
+
+def infer_types(values: Sequence[Any]) -> list[Any]:
+    """The values of a column of text as integers, numbers or yes and no, if all are; nothing is None.
+
+    >>> infer_types(["1", " 2 ", ""]), infer_types(["1.5", "2"]), infer_types(["true", "False"])
+    ([1, 2, None], [1.5, 2.0], [True, False])
+    """
+    if not all(value is None or isinstance(value, str) for value in values):
+        return list(values)
+    texts = [None if value is None or not value.strip() else value.strip() for value in values]
+    known = [text for text in texts if text is not None]
+    if known and all(text.lower() in ("true", "false") for text in known):
+        return [None if text is None else text.lower() == "true" for text in texts]
+    for kind in (int, float):
+        try:
+            return [None if text is None else _number(text, kind) for text in texts]
+        except ValueError:
+            continue
+    return texts
+
+
+def _number(text: str, kind: type) -> Any:
+    if not text.isascii() or "_" in text or (kind is int and len(text) > 18):
+        raise ValueError(text)
+    return kind(text)
+
+
 def read_csv(path: Path) -> dict[str, list[Any]]:
     """The columns of a CSV table, as text."""
     try:
@@ -108,7 +153,7 @@ def find_delimiter(header: str, needed: Sequence[str]) -> str:
     """
     for delimiter in DELIMITERS:
         names = next(csv.reader([header], delimiter=delimiter), [])
-        if len(names) > 1 and set(needed) <= {name.strip() for name in names}:
+        if len(names) > 1 and set(needed) <= {name.strip().lower() for name in names}:
             return delimiter
     return max(DELIMITERS, key=header.count)  # a column is missing; errors should name those that are there
 
@@ -177,15 +222,23 @@ def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[s
     label, path = _text(values["label"]), _text(values["path"])
     if not label or not path:
         raise DataError(f"{where}: expected a label and a path, got {label!r} and {path!r}")
+    path = read_path(path, root)
     if os.path.isabs(path):
         path = _relative(path, root)  # outside the root it starts with '..', which is an error later
     return ImageRow(
         Path(path).as_posix(),
         label,
         parse_part(where, values, splits),
-        _parse_box(where, values),
+        parse_box(where, values),
         _text(values.get("category")),
     )
+
+
+def read_path(text: str, folder: Path) -> str:
+    """A path in a table, with forward slashes unless a file has backslashes in its name."""
+    if "\\" in text and not os.path.lexists(folder / text):
+        return text.replace("\\", "/")
+    return text
 
 
 def _relative(path: str, root: Path) -> str:
@@ -220,7 +273,8 @@ def _parse_flag(where: str, name: str, value: Any) -> bool:
     return text in TRUE
 
 
-def _parse_box(where: str, values: dict[str, Any]) -> Box | None:
+def parse_box(where: str, values: Mapping[str, Any]) -> Box | None:
+    """The crop box of a row; None if it has none. `where` is how an error refers to the row."""
     texts = [_text(values.get(name)) for name in BOX]
     if not any(texts):
         return None

@@ -1,0 +1,105 @@
+"""A Milvus server for the tests: the package `milvus` of PyPI is a whole one, for Linux on x86-64."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VERSION = "2.3.5"
+START = 120.0  # seconds
+NOT_TESTED = "a Milvus SERVER IS NOT TESTED: "
+
+
+class NoServer(Exception):  # noqa: N818
+    """Why there is none."""
+
+
+def install(folder: Path) -> None:
+    """Install the server into a folder of its own: it asks for versions of packages that metrix does not have."""
+    if (folder / "milvus" / "__init__.py").is_file():
+        return
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise NoServer(f"{NOT_TESTED}it runs on Linux and x86-64 only")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    found = subprocess.run([*command, f"milvus=={VERSION}"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise NoServer(f"{NOT_TESTED}milvus {VERSION} cannot be installed ({found.stderr.strip()[-200:]})")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+@contextmanager
+def run_server(data: Path) -> Iterator[str]:
+    """The URI of a server that ends with the block; `METRIX_TEST_MILVUS` names one that runs already."""
+    running = os.environ.get("METRIX_TEST_MILVUS")
+    if running:
+        yield running
+        return
+    package = Path(os.environ.get("METRIX_TEST_MILVUS_PACKAGE", Path.home() / ".cache" / "metrix-tests" / "milvus"))
+    install(package)
+    names = ["etcd", "root-coord", "proxy", "proxy-internal", "query-coord", "query-node", "index-coord", "index-node"]
+    names += ["data-coord", "data-node"]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    flags = [text for name, port in ports.items() for text in (f"--{name}-port", str(port))]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from milvus import main; main()", "--data", str(data), *flags],
+        env={**os.environ, "PYTHONPATH": str(package)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        uri = f"http://127.0.0.1:{ports['proxy']}"
+        _wait(process, uri)
+        yield uri
+    finally:
+        _end(process)
+
+
+def _wait(process: subprocess.Popen[bytes], uri: str) -> None:
+    from pymilvus import MilvusClient
+
+    last, deadline = "", time.monotonic() + START
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            client = MilvusClient(uri, timeout=3)
+            client.list_collections()
+            client.close()
+            return
+        except Exception as error:
+            last = str(error)
+            time.sleep(1)
+    raise NoServer(f"{NOT_TESTED}it did not start ({last[-200:]})")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the server, which is the leader of a session of its own, and what it started."""
+    import signal
+
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(20)
+            if sign == signal.SIGTERM:
+                time.sleep(1)
+        except subprocess.TimeoutExpired:
+            continue
