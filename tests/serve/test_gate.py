@@ -89,7 +89,7 @@ def test_metrics_without_a_token_if_asked(indexed: Path) -> None:
 def test_the_time_of_a_request_counts_from_its_arrival(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with client_of(indexed / "photos.index", Limits(seconds=0.3)) as client:
         state = client.app.state.service.current  # type: ignore[attr-defined]
-        monkeypatch.setattr(type(state), "find", lambda *_: time.sleep(1.5))
+        monkeypatch.setattr(type(state), "find_row", lambda *_: time.sleep(1.5))
         start = time.monotonic()
         assert client.get("/search", params={"id": ONE}).status_code == 504
         assert client.get(f"/items/{ONE}").status_code == 504

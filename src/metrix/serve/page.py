@@ -56,6 +56,7 @@ def add_page(
         future = asyncio.wrap_future(value.start())
         done, _ = await asyncio.wait({future}, timeout=wait)
         if not done:
+            future.cancel()  # only this waiting for it
             raise HTTPException(202, "computing; ask again")
         return future.result()
 

@@ -9,7 +9,7 @@ export async function measures(page, place) {
   const sides = page.second ? [page.first, page.second] : [page.first];
   const nodes = [el('h2', { textContent: 'Measures' })];
   if (page.first.measures.length) {
-    nodes.push(tabulateByK(sides), tabulateOthers(sides), note(`In percent: ${describeGallery(page.first)}.`));
+    nodes.push(tabulateByK(sides), tabulateOthers(sides), note(`In percent. ${describeGallery(page.first)}.`));
     const over = page.first.intervals_over;
     if (over) nodes.push(note(`In brackets: 95 % intervals over ${over}.`));
     if (page.first.caution) nodes.push(note(page.first.caution));
@@ -74,13 +74,15 @@ const table = (id, head, rows) =>
     'table',
     { id },
     head.length ? el('thead', {}, el('tr', {}, ...head.map((text) => el('th', { textContent: text })))) : null,
-    el('tbody', {}, ...rows.map((cells) => el('tr', {}, ...cells.map((text) => el('td', { textContent: text }))))),
+    el('tbody', {}, ...rows.map((cells) => el('tr', {}, ...cells.map((content) => el('td', {}, content))))),
   );
 
+// A value in percent, its interval on a line of its own.
 const percent = (measure) => {
   if (!measure) return '';
   const [low, high] = (measure.interval ?? []).map((bound) => (100 * bound).toFixed(1));
-  return `${(100 * measure.value).toFixed(1)}${measure.interval ? ` (${low}–${high})` : ''}`;
+  const interval = measure.interval ? el('small', { textContent: `(${low}–${high})` }) : null;
+  return el('span', {}, (100 * measure.value).toFixed(1), interval);
 };
 
 const difference = (one, other) => (one && other ? signed(100 * (other.value - one.value)) : '');

@@ -12,7 +12,7 @@ export function describeGallery(side) {
   const { items, classes } = side.gallery;
   const of = classes ? ` of ${count(classes, 'class', 'classes')}` : '';
   const sample = side.settings.shown < side.settings.items ? `, a sample of ${count(side.settings.items, 'item')}` : '';
-  return `measured in a gallery of ${count(items, 'image')}${of}${sample}`;
+  return `Measured in a gallery of ${count(items, 'image')}${of}${sample}`;
 }
 
 export function build(page) {
@@ -179,7 +179,7 @@ function draw(page, asked, item, sides, found, turn) {
     ),
     el('div', { className: sides.length > 1 ? 'sides two' : 'sides' }, ...columns),
     sides.length > 1 ? note('A dot marks neighbours that the other run does not find.') : null,
-    page.first.classes.length ? note(`Right or wrong by class, ${describeGallery(page.first)}.`) : null,
+    page.first.classes.length ? note(`${describeGallery(page.first)}.`) : null,
   );
   if (innerWidth <= 800 && turn > 1) byId('query').scrollIntoView({ behavior: 'smooth' });
 }

@@ -103,7 +103,7 @@ export async function changes(page, place) {
     place,
     el('h2', { textContent: `From ${page.first.name} to ${page.second.name}` }),
     note(
-      `${count(found.both_right, 'query', 'queries')} right in both, ${found.both_wrong.toLocaleString('en')} wrong in both, by the nearest neighbour; ${describeGallery(page.first)}.`,
+      `${count(found.both_right, 'query', 'queries')} right in both, ${found.both_wrong.toLocaleString('en')} wrong in both, by the nearest neighbour. ${describeGallery(page.first)}.`,
     ),
     ...group(`Only ${page.second.name} is right`, found.fixed),
     ...group(`Only ${page.first.name} is right`, found.broken),
