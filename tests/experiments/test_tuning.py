@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -338,12 +339,13 @@ def test_a_budget_is_filled_with_trials() -> None:
 
 
 def test_a_small_budget_has_fewer_folds_and_a_large_one_all() -> None:
-    assert fit_folds(36_000, COSTS, ["a", "b"], True, fewer=2)[0] == 4
-    small = COSTS.seconds(["a", "b"], 8)
-    folds, fit = fit_folds(small, COSTS, ["a", "b"], True, fewer=2)
-    assert folds == 2
+    dear = dataclasses.replace(COSTS, cheap=1 / 3)
+    assert fit_folds(36_000, dear, ["a", "b"], True, fewer=2)[0] == dear
+    small = dear.seconds(["a", "b"], 8)
+    costs, fit = fit_folds(small, dear, ["a", "b"], True, fewer=2)
+    assert (costs.folds, costs.cheap) == (2, 0.0)
     assert fit.trials > 8
-    assert fit_folds(small, COSTS, ["a", "b"], True, fewer=4)[0] == 4  # the user asked for them
+    assert fit_folds(small, dear, ["a", "b"], True, fewer=4)[0].folds == 4  # the user asked for them
 
 
 def test_a_budget_in_which_nothing_can_be_concluded_is_refused_with_the_smallest_that_can() -> None:

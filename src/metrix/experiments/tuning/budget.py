@@ -134,8 +134,12 @@ class Fit:
     seconds: float
 
 
-def fit_folds(budget: float, costs: CostModel, methods: Sequence[str], chosen: bool, fewer: int) -> tuple[int, Fit]:
-    """The folds, methods and trials that fit into a time: fewer folds where many leave too few trials.
+def fit_folds(
+    budget: float, costs: CostModel, methods: Sequence[str], chosen: bool, fewer: int
+) -> tuple[CostModel, Fit]:
+    """The folds, methods and trials that fit into a time.
+
+    Where that leaves few trials, there are fewer folds and no cheap stages, which pay off after some trials only.
 
     Args:
         budget: seconds
@@ -148,9 +152,10 @@ def fit_folds(budget: float, costs: CostModel, methods: Sequence[str], chosen: b
         fit = fit_budget(budget, costs, methods, chosen)
     except InvalidInput:
         fit = None
-    if fit is not None and (fit.trials >= GOOD_TRIALS or fewer >= costs.folds):
-        return costs.folds, fit
-    return fewer, fit_budget(budget, replace(costs, folds=fewer), methods, chosen)
+    if fit is not None and fit.trials >= GOOD_TRIALS:
+        return costs, fit
+    small = replace(costs, folds=min(fewer, costs.folds), cheap=0.0)
+    return small, fit_budget(budget, small, methods, chosen)
 
 
 def fit_budget(budget: float, costs: CostModel, methods: Sequence[str], chosen: bool) -> Fit:

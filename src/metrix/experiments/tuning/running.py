@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
         metric=request.metric,
         folds=costs.folds,
         seeds=request.seeds,
-        cheap=cheap,
+        cheap=costs.cheap,
         data=data,
         run_seconds={name: costs.run_seconds[name] for name in fit.methods},
         storage=strip_password(request.storage),
@@ -179,8 +179,7 @@ def _fit(
         return costs, Fit(tuple(names), request.trials, costs.seconds(names, request.trials))
     assert request.budget is not None
     fewer = FEWER_FOLDS if request.folds is None else request.folds
-    taken, fit = fit_folds(request.budget, costs, names, chosen, fewer)
-    return replace(costs, folds=taken), fit
+    return fit_folds(request.budget, costs, names, chosen, fewer)
 
 
 def plan_until(trials: int | None, budget: float | None) -> Plan:
