@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TRAINED_BY = ("core", "data", "model", "train")  # packages whose code determines the result of a run
 # Keys that change how or where a run computes, but not its result.
-_NOT_IN_KEY = {"data": ("data", "workers"), "train": ("checkpoint_steps",)}
+_NOT_IN_KEY = {"data": ("data", "workers"), "train": ("checkpoint_steps", "log")}
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,9 @@ class Training(ConfigSection):
         "stop", description="when a loss or gradient is not finite: stop the run, or skip the step and count it"
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between two checkpoints within an epoch")
+    log: tuple[Literal["csv", "wandb", "mlflow"], ...] = Field(
+        (), description="trackers beside TensorBoard, several separated by commas: csv, wandb, mlflow"
+    )
 
 
 class Config(ConfigSection):

@@ -38,6 +38,7 @@ from metrix.train.network import count_parameters, describe_footprint, describe_
 from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
+from metrix.train.trackers import TrackedRun, flatten_settings
 from metrix.train.watching import Watcher
 
 SAVE_AFTER = 10.0  # seconds between checkpoints at the end of epochs: short epochs would spend their time on them
@@ -100,6 +101,8 @@ def train(
             )
     config = with_absolute_paths(config or Config())
     watcher = watcher if is_first() else Watcher()
+    if config.train.log and is_first():
+        watcher = TrackedRun(config.train.log, watcher)
     if distributed.runs_on_cpu(config.train):
         keep_freed_memory()
         if config.train.precision == "bf16-mixed":
@@ -386,6 +389,8 @@ class _Loop:
             "peak_memory": measure_peak_memory(self.team.device),
             **({"finished_early": True} if early else {}),
             "seconds": round(time.monotonic() - self.began, 1),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "settings": flatten_settings(self.run.config),
         }
         if isinstance(state.batches, ActivationBatches):
             results["activation_seconds"] = round(state.batches.activation_seconds, 1)  # part of the seconds above
