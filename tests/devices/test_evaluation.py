@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +15,12 @@ from metrix.errors import EmbeddingError
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.on_device import DeviceVectors
 from metrix.evaluate.vectors import Vectors
-from metrix.runs import evaluation
-from metrix.runs.evaluation import Examples, evaluate_examples
+from metrix.runs import evaluation, trained_model
+from metrix.runs.embedding_blocks import BLOCK
+from metrix.runs.evaluation import Examples, embed_examples, evaluate_examples
+from metrix.runs.trained_model import open_run
 from tests.devices.pretended_cuda import PretendedCuda
+from tests.trained_runs import train_tiny
 
 KS = (1, 2, 4, 100)
 
@@ -142,6 +146,21 @@ def test_metrix_evaluate_measures_on_the_gpu(separate, monkeypatch):
     with PretendedCuda() as device:
         assert_equal(evaluate_examples(examples, clustered=False, per_class=True).retrieval, expected)
         assert device.copies.total() > 0, "nothing was on the device"
+
+
+def test_a_run_is_embedded_and_measured_on_the_gpu(tmp_path, monkeypatch):
+    here = train_tiny(tmp_path / "here", max_steps=2)
+    there = shutil.copytree(here, tmp_path / "there")  # without embeddings that it would use again
+    expected = evaluate_examples(embed_examples(open_run(here)), clustered=False, per_class=True).retrieval
+    for module in (trained_model, evaluation):
+        monkeypatch.setattr(module, "choose_device", lambda: torch.device("cuda", 0))
+    # in inference mode, the pretended device does not see the parts that operations are composed of
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)
+    with PretendedCuda() as device:
+        examples = embed_examples(open_run(there))
+        blocks = -(-len(examples.vectors) // BLOCK)
+        assert device.synchronisations.total() == blocks, device.synchronisations  # embeddings to be kept in a file
+        assert_equal(evaluate_examples(examples, clustered=False, per_class=True).retrieval, expected)
 
 
 def test_embeddings_that_do_not_fit_are_measured_on_the_host(monkeypatch):
