@@ -74,7 +74,7 @@ def test_the_whole_way_to_the_results(small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(collapse, "EVERY", 1)
     monkeypatch.setattr(collapse, "WINDOW", 3)
-    monkeypatch.setattr(collapse, "measure_separation", lambda embeddings, labels: [0.99, 0.99, 0.0])
+    monkeypatch.setattr(collapse, "measure_separation", lambda embeddings, labels: torch.tensor([0.99, 0.99, 0.0]))
     run = train(small, tmp_path / "collapsed")
     assert run.results["collapse"] == {
         "step": 3,

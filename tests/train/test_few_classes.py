@@ -36,7 +36,7 @@ def test_a_batch_size_that_fits_is_not_spoken_of(small: Config, tmp_path: Path) 
     heard = Notes()
     run = train(small.with_values({"max_steps": 1}), tmp_path / "run", watcher=heard)
     assert heard.notes == []
-    assert run.config == small.with_values({"max_steps": 1})
+    assert run.asked_config == small.with_values({"max_steps": 1})
 
 
 def test_without_enough_classes_to_hold_out_the_last_epoch_is_kept(small: Config, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from metrix.errors import InvalidInput
+from metrix.machine.devices import choose_device
 from metrix.train.config import Config
 from metrix.train.data_place import with_absolute_paths
 from metrix.train.loop import train
+from metrix.train.precision import choose_precision
 from metrix.train.run_folder import RunFolder, is_unstarted, open_run_folder
 from metrix.train.watching import Watcher
 
@@ -25,6 +27,11 @@ def train_once(config: Config, path: Path, watcher: Watcher | None = None) -> Ru
     if is_unstarted(path):
         return train(config, path, watcher=watcher)
     run = open_run_folder(path)
-    if with_absolute_paths(run.asked_config) != with_absolute_paths(config):
+    if _settle(run.asked_config) != _settle(config):
         raise InvalidInput(f"{path} is a run with other settings: give another --output, or remove it")
     return train(resume=path, watcher=watcher)
+
+
+def _settle(config: Config) -> Config:
+    """The configuration with absolute paths, and the precision that `auto` stands for on this machine."""
+    return choose_precision(with_absolute_paths(config), choose_device(config.train.device))[0]

@@ -117,6 +117,7 @@ class ActivationCache:
         dtype: str = "float32",
         block: int = 64,
         workers: int = 0,
+        device: torch.device | str = "cpu",
         progress: OnProgress | None = None,
     ) -> ActivationCache:
         """Open a cache of `items` x `views` activations, after computing those that are missing.
@@ -132,6 +133,7 @@ class ActivationCache:
             dtype: 'float32' stores exact values; 'float16' rounds them to 11 bits and takes half the space.
             block: images per call of the trunk; at most so many are lost if the build is interrupted.
             workers: threads that load the next block while the trunk runs; 0 loads between two blocks.
+            device: where the trunk is; images are copied there.
             progress: called with (images done, images in all) at the start and after each block.
 
         At most two blocks of images and one block of activations are in memory.
@@ -144,12 +146,16 @@ class ActivationCache:
         folder = Path(root) / f"activations-{identity[:20]}"
         folder.mkdir(parents=True, exist_ok=True)
         stored = _read_description(folder)
+
+        def run(images: list[Tensor], dtype: str) -> np.ndarray:
+            return _compute(lambda stacked: trunk(stacked.to(device)), images, dtype)
+
         if stored is None:
-            shape = _compute(trunk, [source(0, 0)], dtype).shape[1:]
+            shape = run([source(0, 0)], dtype).shape[1:]
             stored = CacheDescription(key, items, block, dtype, tuple(shape))
             (folder / _DONE).unlink(missing_ok=True)
             write_json(folder / _DESCRIPTION, asdict(stored))
-        _fill(folder, stored, views, source, trunk, workers, progress)
+        _fill(folder, stored, views, source, run, workers, progress)
         mark_used(folder / _DESCRIPTION)
         return cls(folder, stored, views)
 
@@ -170,7 +176,7 @@ def _fill(
     description: CacheDescription,
     views: int,
     source: ViewSource,
-    trunk: Callable[[Tensor], Tensor],
+    run: Callable[[list[Tensor], str], np.ndarray],
     workers: int,
     progress: OnProgress | None,
 ) -> None:
@@ -194,7 +200,7 @@ def _fill(
             progress(finished, total)
         for block, images in _load_blocks(description, missing, source, workers):
             view, rows = description.rows_of(block)
-            values = _compute(trunk, images, description.dtype)
+            values = run(images, description.dtype)
             if values.shape != (len(rows), *description.shape):
                 raise InvalidInput(
                     f"activations of items {rows.start} to {rows.stop - 1}: expected the shape "

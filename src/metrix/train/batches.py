@@ -269,6 +269,11 @@ class ActivationBatches(ImageBatches):
         self.network = FromActivations(embedder)
         self.views = config.model.views
         self.report, self._caches = report, dict[str, ActivationCache]()
+        self._arithmetic = ""  # what activations depend on besides their key; nothing in float32 on a CPU
+        if team is not None:
+            embedder.to(team.device)  # the trunk computes views where it will be trained
+            self._arithmetic += "" if team.device.type == "cpu" else f"|{team.device.type}"
+            self._arithmetic += f"|{config.train.precision}" if config.train.precision == "bf16-mixed" else ""
         self._own_folder: Path | None = None  # where the cache folder cannot be written
         self._trunk = embedder.trunk_fingerprint()
         # views are seeded by the data, not by the run: runs of several seeds share one cache
@@ -299,7 +304,7 @@ class ActivationBatches(ImageBatches):
         return self._embed_shares(len(part), embed_rows)
 
     def _open_cache(self, part: Part, view: str, views: int) -> ActivationCache:
-        key = f"{self._trunk}|{view}|{self.dataset.catalogue.fingerprint()}|{_digest(part.indices)}"
+        key = f"{self._trunk}|{view}|{self.dataset.catalogue.fingerprint()}|{_digest(part.indices)}{self._arithmetic}"
         if key not in self._caches:
 
             def read_view(index: int, number: int) -> Tensor:
@@ -307,16 +312,18 @@ class ActivationBatches(ImageBatches):
                 return part[index][0]
 
             def build(folder: Path) -> ActivationCache:
-                return ActivationCache.build(
-                    folder,
-                    key,
-                    items=len(part),
-                    views=views,
-                    source=read_view,
-                    trunk=self.embedder.trunk,
-                    dtype="float16",
-                    progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
-                )
+                with self.team.fabric.autocast() if self.team else nullcontext():
+                    return ActivationCache.build(
+                        folder,
+                        key,
+                        items=len(part),
+                        views=views,
+                        source=read_view,
+                        trunk=self.embedder.trunk,
+                        dtype="float16",
+                        device=next(self.embedder.parameters()).device,
+                        progress=lambda done, of: self.report("computing activations of the frozen trunk", done, of),
+                    )
 
             folder = data.cache_folder() / "activations"
             began = time.monotonic()

@@ -117,10 +117,12 @@ def check_mixing(mixing: Mixing) -> None:
         )
 
 
-def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.AdamW:
+def build_optimizer(
+    config: Config, embedder: Embedder, loss: nn.Module, device: torch.device | None = None
+) -> torch.optim.AdamW:
     """AdamW with a group each for backbone, head and the loss's own parameters, such as proxies.
 
-    A group's `base_lr` is its learning rate before the schedule.
+    A group's `base_lr` is its learning rate before the schedule. On CUDA, one kernel updates many parameters.
     """
     train = config.train
     head_lr = train.head_lr or train.lr
@@ -130,9 +132,9 @@ def build_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torc
         _group("head", _trained(embedder.head), head_lr),
         _group("proxies", _trained(loss), own_lr),
     ]
-    # Not fused: on the CPU that saves no measurable time, and takes for granted that moments restored from a checkpoint
-    # have the memory layout of their (channels-last) parameters.
-    return torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=train.weight_decay)
+    # on the CPU a fused update saves no measurable time
+    fused: dict[str, Any] = {"fused": True} if device is not None and device.type == "cuda" else {}
+    return torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=train.weight_decay, **fused)
 
 
 def learning_rate_factor(settings: Training, epoch: int, step: int, total_steps: int) -> float:

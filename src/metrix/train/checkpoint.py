@@ -168,5 +168,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor])
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for key, value in tensors.items():
         number, name = key.split("/")
-        state.setdefault(int(number), {})[name] = shard_like(value, parameters[int(number)])
+        like = parameters[int(number)]
+        moment = shard_like(value, like)
+        if value.shape == like.shape and moment is value:  # fused AdamW expects the memory layout of the parameter
+            moment = torch.empty_like(like, device=value.device, dtype=value.dtype).copy_(value)
+        state.setdefault(int(number), {})[name] = moment
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

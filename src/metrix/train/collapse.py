@@ -29,35 +29,40 @@ NONE = 0.2  # a separation that is none
 
 
 @torch.no_grad()
-def measure_separation(embeddings: Tensor, labels: Tensor) -> list[float] | None:
-    """Mean similarity of positives, of negatives, and their separation; None for a batch without one of both.
+def measure_separation(embeddings: Tensor, labels: Tensor) -> Tensor | None:
+    """Mean similarity of positives, of negatives, and their separation (3,); None for a batch without one of both.
+
+    The result is on the device of the embeddings, which are not waited for; labels are on the host.
 
     >>> measure_separation(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]))[:2]
-    [1.0, 0.0]
+    tensor([1., 0.])
     """
     f, y = F.normalize(embeddings[:AT_MOST].float(), dim=1), labels[:AT_MOST]
-    S, same = f @ f.T, y.unsqueeze(1) == y.unsqueeze(0)
-    positive, negative = S[same.clone().fill_diagonal_(False)], S[~same]
-    if len(positive) < 2 or len(negative) < 2:
+    same = y.unsqueeze(1) == y.unsqueeze(0)
+    pairs = torch.stack([same.clone().fill_diagonal_(False), ~same]).flatten(1)  # (2, n²)  positives, negatives
+    counts = pairs.sum(1)
+    if int(counts.min()) < 2:
         return None
-    gap, spread = positive.mean() - negative.mean(), ((positive.var() + negative.var()) / 2).sqrt()
+    weights = torch.cat([pairs / counts.unsqueeze(1), pairs / (counts - 1).unsqueeze(1)]).to(f.device)  # (4, n²)
+    S = (f @ f.T).flatten()
+    means = weights[:2] @ S
+    spread = ((weights[2:] * (S - means.unsqueeze(1)).square()).sum() / 2).sqrt()
     # similarities that differ by rounding only have no separation
-    separation = torch.where(spread > 1e-6, gap / spread.clamp_min(1e-6), 0.0)
-    return [positive.mean().item(), negative.mean().item(), separation.item()]
+    separation = torch.where(spread > 1e-6, (means[0] - means[1]) / spread.clamp_min(1e-6), 0.0)
+    return torch.cat([means, separation.unsqueeze(0)])
 
 
 class SeparationProbe:
-    """Measures the separation in every 10th training step; `latest` is that of the last step, if it was measured."""
+    """Measures the separation in every 10th training step."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self.latest: list[float] | None = None
 
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Look at the embeddings of a step."""
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        """The separation of the embeddings of a step (3,), if it is due and can be measured."""
         due = self.steps % EVERY == 0
-        self.latest = measure_separation(embeddings, labels) if due else None
         self.steps += 1
+        return measure_separation(embeddings, labels) if due else None
 
 
 @dataclass

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from metrix.errors import InvalidInput, check_share, describe_value, unknown_choice
 from metrix.files import describe_failure
+from metrix.machine.devices import check_device_name
 
 # The keys whose values are names of a table in `metrix.train.names`.
 TABLES = {
@@ -276,13 +277,21 @@ class Training(ConfigSection):
         ge=1,
         description="divide-and-conquer: last epochs, which train the whole embedding; 5 % of all by default",
     )
-    precision: Annotated[Literal["32-true", "bf16-mixed", "16-mixed"], BeforeValidator(_whole_precision)] = Field(
-        "32-true", description="precision of the network, bf16 for short"
+    precision: Annotated[Literal["auto", "32-true", "bf16-mixed", "16-mixed"], BeforeValidator(_whole_precision)] = (
+        Field(
+            "auto",
+            description="precision of the network, bf16 for short; auto is bfloat16 on GPUs that have it, else float32",
+        )
     )
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay of a moving average of weights, which becomes the model; 0 for none"
     )
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="device to train on")
+    device: Annotated[str, AfterValidator(check_device_name)] = Field(
+        "auto", description="device to train on: auto, cpu, cuda, one of several GPUs such as cuda:1, or mps"
+    )
+    deterministic: bool = Field(
+        False, description="on a GPU: the same run gives the same weights, without TF32 and measured convolutions"
+    )
     seed: int = Field(0, ge=0, description="seed of weights, batches, views and mixup")
     validate_every: int = Field(1, ge=1, description="epochs between two validations")
     patience: int | None = Field(None, ge=1, description="stop after this many validations without improvement")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from metrix.core.distributed.ranks import ALONE, Division, Ranks
 from metrix.errors import InvalidInput, MetrixError, unknown_choice
 from metrix.files import cache_folder, lock
+from metrix.machine.devices import choose_device
 from metrix.train.config import Training
 
 # Time after which a process that waits for the others gives up. A process that dies is noticed at once, because its
@@ -99,11 +100,22 @@ class Team:
         device: torch.device = self.fabric.device
         return device
 
+    def put(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host on the device of this process; a GPU copies it while the host goes on."""
+        on_gpu = self.device.type == "cuda"
+        if on_gpu and torch.cuda.is_available():
+            tensor = tensor.pin_memory()  # itself, if a loader has pinned it
+        return tensor.to(self.device, non_blocking=on_gpu)
+
     def max(self, number: int) -> int:
         """The largest of the processes' numbers."""
-        if self.size == 1:  # asked for in every step
-            return number
-        return int(self.fabric.all_reduce(number, reduce_op="max"))
+        return number if self.size == 1 else int(self.fabric.all_reduce(number, reduce_op="max"))
+
+    def max_tensor(self, tensor: Tensor) -> Tensor:
+        """The largest of the processes' tensors, element by element, on their device; the host does not wait."""
+        if self.size > 1:  # not by Fabric, which waits for all processes first
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+        return tensor
 
     def sum(self, numbers: list[int]) -> list[int]:
         """Numbers summed over the processes, position by position."""
@@ -150,12 +162,6 @@ class Team:
             yield
 
 
-def runs_on_cpu(settings: Training) -> bool:
-    """Whether the settings train on the CPU of this machine."""
-    accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
-    return settings.device == "cpu" or (settings.device == "auto" and not accelerated)
-
-
 def launch(settings: Training, how: Launch) -> Team:
     """Start the processes of a run and join them; every one of them runs the code that follows.
 
@@ -168,39 +174,40 @@ def launch(settings: Training, how: Launch) -> Team:
     """
     from lightning_fabric import Fabric
 
-    if settings.device in ("cuda", "mps") and not getattr(torch, settings.device).is_available():
-        raise InvalidInput(f"device: expected 'auto' or 'cpu', got {settings.device!r}, which is not available here")
-    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available())
-    if settings.precision == "16-mixed" and on_cpu:
+    device = choose_device(settings.device)
+    if settings.precision == "16-mixed" and device.type == "cpu":
         raise InvalidInput("precision: expected '32-true' or 'bf16-mixed' on a CPU, got '16-mixed', which needs a GPU")
     devices, nodes = how.sizes()
-    if not on_cpu and settings.device != "mps" and devices > torch.cuda.device_count():
+    if device.type == "cuda" and devices > torch.cuda.device_count():
         raise InvalidInput(
             f"devices: expected at most {torch.cuda.device_count()}, the GPUs of this machine, got {devices}"
         )
-    alone = devices * nodes == 1
-    if alone and how.strategy == "fsdp":
+    alone, sharded = devices * nodes == 1, how.strategy == "fsdp"
+    if device.index is not None and not alone:
+        raise InvalidInput(f"device: expected 'cuda' with several processes, one for each GPU, got '{device}'")
+    if alone and sharded:
         raise InvalidInput(
             "strategy='fsdp': expected several processes to shard over, got 1; give --devices, or use torchrun"
         )
     fabric = Fabric(
-        accelerator=settings.device,
-        devices=devices,
+        accelerator=device.type,
+        devices=devices if device.index is None else [device.index],
         num_nodes=nodes,
-        precision=settings.precision,
-        strategy="auto" if alone else _strategy(how),
+        precision="32-true" if settings.precision == "auto" else settings.precision,
+        strategy="auto" if alone else _strategy(how, settings),
     )
     with _silence_lightning():
         fabric.launch()
-    return Team(fabric, sharded=how.strategy == "fsdp")
+    return Team(fabric, sharded)
 
 
-def _strategy(how: Launch) -> Any:
+def _strategy(how: Launch, settings: Training) -> Any:
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     if how.strategy == "fsdp":
         return sharded_strategy(WAIT)
-    return DDPStrategy(timeout=WAIT)
+    # in the first epochs the backbone may have no gradients
+    return DDPStrategy(timeout=WAIT, find_unused_parameters=settings.warmup_epochs > 0)
 
 
 @contextmanager

@@ -31,16 +31,22 @@ class WeightAverage:
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.module, self.decay = module, decay
         self.tensors = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-        self._parameters = {name for name, p in module.named_parameters() if p.requires_grad}
+        trained = {name for name, p in module.named_parameters() if p.requires_grad}
+        self._averaged = [name for name in self.tensors if name in trained]
+        self._copied = [name for name in self.tensors if name not in trained]
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the current weights: decay · average + (1 - decay) · weights."""
-        for name, tensor in self.module.state_dict().items():
-            if name in self._parameters:
-                self.tensors[name].lerp_(tensor, 1.0 - self.decay)
-            else:
-                self.tensors[name].copy_(tensor)
+        current = self.module.state_dict()
+
+        def both(names: list[str]) -> tuple[list[Tensor], list[Tensor]]:
+            return [_local(self.tensors[name]) for name in names], [_local(current[name]) for name in names]
+
+        if self._averaged:
+            torch._foreach_lerp_(*both(self._averaged), 1.0 - self.decay)
+        if self._copied:
+            torch._foreach_copy_(*both(self._copied))
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Continue from the averages of a checkpoint."""
@@ -60,3 +66,9 @@ class WeightAverage:
             yield
         finally:
             self.module.load_state_dict(own)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This process's shard of a sharded tensor, else the tensor itself."""
+    shard: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return shard

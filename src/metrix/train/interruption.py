@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -110,9 +110,9 @@ def notice_dead_loaders_later() -> None:
 
 
 class StopRequests:
-    """The signal that asked the run to end, if any.
+    """The signal that asked the run to end, if any: received by this process, and agreed on by all processes.
 
-    A signal raises `Interrupted` at once; within `deferred`, the first one waits for `raise_if_any`, and a second
+    A signal raises `Interrupted` at once; within `deferred`, the first one waits for `raise_if_agreed`, and a second
     one raises at once. With `sent_twice`, a second one waits too: a launcher forwards to its processes the Ctrl-C
     that the terminal has already sent them.
     """
@@ -120,33 +120,34 @@ class StopRequests:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.signum: int | None = None
+        self.agreed: int | None = None
         self.sent_twice = False
         self._deferred = False
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Within this block, a request waits for `raise_if_any`."""
+        """Within this block, a request waits for `raise_if_agreed`."""
         self._deferred = True
         try:
             yield
         finally:
             self._deferred = False
 
-    def share(self, maximum: Callable[[int], int]) -> None:
-        """Let every process know of a request that any of them received; `maximum` is taken over the processes."""
-        self.signum = maximum(self.signum or 0) or None
+    def agree(self, largest: int) -> None:
+        """Take the largest of the processes' signals, or 0, as the one that all of them obey."""
+        self.agreed = largest or None
 
-    def raise_if_any(self) -> None:
-        """Raise `Interrupted` if a signal has asked to end."""
-        if self.signum is not None:
-            raise Interrupted(self.signum, self.run)
+    def raise_if_agreed(self) -> None:
+        """Raise `Interrupted` if all processes have agreed to end."""
+        if self.agreed is not None:
+            raise Interrupted(self.agreed, self.run)
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """The signal handler."""
         at_once = not self._deferred or (self.signum is not None and not self.sent_twice)
         self.signum = signum
         if at_once:
-            self.raise_if_any()
+            raise Interrupted(signum, self.run)
 
 
 @contextmanager

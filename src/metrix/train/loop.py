@@ -18,6 +18,7 @@ from metrix.errors import EmbeddingError, InvalidInput
 from metrix.extras import has_extra
 from metrix.machine.allocation import keep_freed_memory, measure_peak_memory
 from metrix.machine.bfloat16 import prepare_bfloat16
+from metrix.machine.devices import choose_device, report_refused_operations, set_arithmetic
 from metrix.train import checkpoint, distributed
 from metrix.train.batches import ActivationBatches, fit_batch_size, open_data, select_training_part
 from metrix.train.build import learning_rate_factor
@@ -36,6 +37,7 @@ from metrix.train.interruption import (
 from metrix.train.measuring import score
 from metrix.train.network import count_parameters, describe_footprint, describe_start, fit_network
 from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
+from metrix.train.precision import choose_precision
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
 from metrix.train.trackers import TrackedRun, flatten_settings
@@ -99,11 +101,15 @@ def train(
             raise InvalidInput(
                 f"{resume} has nothing to finish: it has no checkpoint yet; resume it with --resume {resume}"
             )
-    config = with_absolute_paths(config or Config())
+    asked = with_absolute_paths(config or Config())
     watcher = watcher if is_first() else Watcher()
-    if config.train.log and is_first():
-        watcher = TrackedRun(config.train.log, watcher)
-    if distributed.runs_on_cpu(config.train):
+    if asked.train.log and is_first():
+        watcher = TrackedRun(asked.train.log, watcher)
+    device = choose_device(asked.train.device)
+    config, said = choose_precision(asked, device)
+    if said:
+        watcher.note(said)
+    if device.type == "cpu":
         keep_freed_memory()
         if config.train.precision == "bf16-mixed":
             watcher.note(prepare_bfloat16())
@@ -111,13 +117,17 @@ def train(
     watcher = watcher if team.first else Watcher()
     try:
         with (
+            set_arithmetic(team.device, config.train.deterministic) as arithmetic,
+            report_refused_operations(),
             report_lost_process(resume, team),  # before the folder of a new run is known
             _hold_folder(config, folder, resume, team) as run,
             handle_signals(run.path) as requests,
             report_lost_process(run.path, team),
             report_failed_writes(run.path),
         ):
-            return _train(config, run, resume is not None, watcher, requests, team, longer, finish)
+            if arithmetic:
+                watcher.note(arithmetic)
+            return _train(config, asked, run, resume is not None, watcher, requests, team, longer, finish)
     finally:
         watcher.close()
 
@@ -141,6 +151,7 @@ def _hold_folder(config: Config, folder: Path | None, resume: Path | None, team:
 
 def _train(
     config: Config,
+    asked: Config,
     run: RunFolder,
     resumed: bool,
     watcher: Watcher,
@@ -154,7 +165,7 @@ def _train(
     with team.one_at_a_time("data"):
         dataset = open_data(config, watcher.preparing)
     part = select_training_part(config, dataset)
-    asked, (config, replaced) = config, fit_network(config, dataset)
+    config, replaced = fit_network(config, dataset)
     config, lowered = fit_batch_size(config, part)
     fingerprint = dataset.catalogue.fingerprint()
     if resumed:
@@ -237,15 +248,16 @@ class _Loop:
         state, progress = self.state, self.state.progress
         state.scheme.begin(progress.epoch, progress.batch, state.embed_training_images)
         state.module.train()
+        state.train_backbone(progress.epoch >= self.settings.warmup_epochs)
         for images, labels in self._fetch(state.scheme.batches(progress.epoch, progress.batch)):
             if progress.step >= self.total_steps:
                 break
-            self._step(images, labels)
-            self.requests.share(self.team.max)
-            if self.requests.signum is not None or progress.batch % self.settings.checkpoint_steps == 0:
+            request = self._step(images, labels)
+            self.requests.agree(request if self.team.size > 1 else self.requests.signum or 0)
+            if self.requests.agreed is not None or progress.batch % self.settings.checkpoint_steps == 0:
                 self._save(self.run.last)
                 self.team.wait()  # no process ends before the checkpoint is written
-                self.requests.raise_if_any()
+                self.requests.raise_if_agreed()
         lr = self.settings.lr * learning_rate_factor(self.settings, progress.epoch, progress.step - 1, self.total_steps)
         skipped, means = progress.skipped_here, progress.end_epoch()
         progress.done = progress.epoch >= self.settings.epochs or progress.step >= self.total_steps
@@ -267,41 +279,43 @@ class _Loop:
                 self._save(self.run.last)
             raise LoadingFailed(failure, self.run.path) from error
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
+    def _step(self, images: Tensor, labels: Tensor) -> int:
+        """Train on a batch; returns the signal that any process had received, or 0."""
         state, progress, settings, fabric = self.state, self.state.progress, self.settings, self.team.fabric
         factor = learning_rate_factor(settings, progress.epoch, progress.step, self.total_steps)
         for group in state.optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
-        images, labels = fabric.to_device(images), fabric.to_device(labels)
+        images = self.team.put(images)  # labels stay on the host, where pairs and shapes follow from them
         self.guard.begin()
-        losses: Tensor | None = None
+        values: Tensor | None = None
         refusal: EmbeddingError | None = None
         state.optimizer.zero_grad()
         try:
-            losses = state.module(images, labels)
+            values = state.module(images, labels)
         except EmbeddingError as error:
             refusal = error
         else:
-            fabric.backward(losses[0])  # also of a loss that is not finite: DDP expects it
+            fabric.backward(values[0])  # also of a loss that is not finite: DDP expects it
         if progress.epoch < settings.warmup_epochs:
             for parameter in state.embedder.backbone.parameters():
-                parameter.grad = None  # AdamW skips parameters without a gradient
-        if losses is None or self.guard.is_broken(losses):
-            self._handle_broken_step(*self.guard.describe(images, labels, losses, refusal))
-            return
-        if settings.clip is not None:
-            fabric.clip_gradients(state.module, state.optimizer, max_norm=settings.clip)
+                parameter.grad = None  # FSDP computes them all the same; AdamW skips parameters without a gradient
+        reading = self.guard.read(values, self.requests.signum or 0)  # here, and only here, the host waits
+        if reading.broken:
+            self._handle_broken_step(*self.guard.describe(images, labels, reading.losses, refusal))
+            return reading.request
+        if settings.clip is not None:  # a gradient scaler (16-mixed) expects some steps to overflow
+            fabric.clip_gradients(state.module, state.optimizer, max_norm=settings.clip, error_if_nonfinite=False)
         state.optimizer.step()
         if state.average is not None:
             state.average.update()
-        values = losses.tolist()
-        progress.count_step(values)
-        self._watch_separation()
-        self.watcher.step(progress, values, state.batches.sampler.batch_size)
+        progress.count_step(reading.losses)
+        self._watch_separation(reading.separation)
+        self.watcher.step(progress, reading.losses, state.batches.sampler.batch_size)
+        return reading.request
 
-    def _watch_separation(self) -> None:
+    def _watch_separation(self, measured: list[float] | None) -> None:
         """Warn, once in a run, that the embedding has collapsed; of several processes, the first looks at its part."""
-        measured, progress = self.state.probe.latest, self.state.progress
+        progress = self.state.progress
         if measured is None or not self.team.first:
             return
         warning = progress.separation.add(measured, progress.step, progress.epoch + 1)
@@ -360,15 +374,17 @@ class _Loop:
         progress, patience = self.state.progress, self.settings.patience
         if patience is not None and progress.without_better >= patience:
             progress.done = True
-        self.requests.share(self.team.max)
-        if validated or progress.done or self.requests.signum or time.monotonic() - self.saved > SAVE_AFTER:
+        self.requests.agree(self.team.max(self.requests.signum or 0))
+        overdue = self.team.max(int(time.monotonic() - self.saved > SAVE_AFTER))
+        if validated or progress.done or self.requests.agreed or overdue:
             self._save(self.run.last)
         self.team.wait()
-        self.requests.raise_if_any()
+        self.requests.raise_if_agreed()
 
     def finish(self, early: bool = False) -> dict[str, Any]:
         """Write the best model, measure it on the test classes and write the results; `early` is stored with them."""
         state, progress = self.state, self.state.progress
+        state.train_backbone(True)
         if self.run.best.exists():
             state.load_weights(checkpoint.read(self.run.best)[0])
         if state.average is not None:

@@ -11,7 +11,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -36,6 +36,21 @@ class NonFiniteStep(MetrixError):  # noqa: N818 - named after what happened
     """A step had a loss or a gradient that is not finite, so the run stopped before the weights changed."""
 
     exit_code = 1
+
+
+class StepReading(NamedTuple):
+    """What the host knows of a step, of all processes.
+
+    losses      loss, clean and mixed loss
+    separation  of positives and negatives, in steps in which it was measured: see `metrix.train.collapse`
+    broken      whether the loss or a gradient is not finite
+    request     the number of a signal that asks the run to stop, or 0
+    """
+
+    losses: list[float]
+    separation: list[float] | None
+    broken: bool
+    request: int
 
 
 @dataclass
@@ -90,30 +105,41 @@ class StepGuard:
     def begin(self) -> None:
         """Note what the step that follows changes before its loss is known."""
         state = self.state
-        self._random = torch.get_rng_state(), state.generator.get_state()
+        self._random = state.random_tensors()
         memory = state.objective.memory
-        self._remembered = int(memory.steps) if memory is not None else 0
+        self._remembered = torch.as_tensor(memory.steps).clone() if memory is not None else torch.zeros(())
         if self.skips:  # running statistics; the others are only needed to repeat the step, which does not read them
             own = [*state.embedder.buffers(), *state.objective.loss.buffers()]
             self._buffers = [(tensor, tensor.detach().clone()) for tensor in own]
 
-    def is_broken(self, losses: Tensor | None) -> bool:
-        """Whether the loss (None: the embeddings were refused) or a gradient of any process is not finite."""
-        broken = losses is None or not math.isfinite(losses[0].item())
-        if not broken and self._looks_at_gradients:
-            broken = not _all_finite([p.grad for p in self._named.values() if p.grad is not None])
-        return self.team.max(int(broken)) > 0
+    def read(self, values: Tensor | None, request: int) -> StepReading:
+        """Read what a step gave: the only transfer from the device to the host in a step.
+
+        Args:
+            values: what `NetworkWithLoss` returned; None: the embeddings were refused
+            request: the number of a signal that asks this process to stop, or 0
+        """
+        if values is None:
+            refused = self.team.max_tensor(torch.tensor([1.0, request], device=self.team.device)).tolist()
+            return StepReading([math.nan] * 3, None, True, int(refused[1]))
+        values = values.detach()
+        watched = [values[:1].abs()]
+        if self._looks_at_gradients:
+            watched += largest_entries([p.grad for p in self._named.values() if p.grad is not None])
+        broken = ~torch.isfinite(torch.cat(watched)).all()
+        flags = torch.stack([broken.to(values.dtype), values.new_full((), request)])
+        read = torch.cat([self.team.max_tensor(flags), values]).tolist()
+        return StepReading(read[2:5], read[5:] or None, bool(read[0]), int(read[1]))
 
     def describe(
-        self, inputs: Tensor, labels: Tensor, losses: Tensor | None, refusal: EmbeddingError | None
+        self, inputs: Tensor, labels: Tensor, values: list[float], refusal: EmbeddingError | None
     ) -> tuple[BrokenStep, dict[str, Tensor]]:
         """What is known of the step, and the tensors to repeat it from; the step is taken back."""
         state, progress = self.state, self.state.progress
-        values = [math.nan] * 3 if losses is None else losses.tolist()
         named = [name for name, p in self._named.items() if p.grad is not None and not _all_finite([p.grad])]
         ruined = [name for name, p in self._named.items() if not _all_finite([p.detach()])]
         self.take_back()
-        sizes = list(self.team.ranks.division(len(labels), labels.device).sizes)
+        sizes = list(self.team.ranks.division(len(labels), self.team.device).sizes)
         inputs, labels = self.team.gather_rows(inputs, sizes), self.team.gather_rows(labels, sizes)
         finite = torch.isfinite(inputs).flatten(1).all(dim=1).tolist() if inputs.is_floating_point() else []
         broken, said = _name_term(values, finite, ruined, named, refusal)
@@ -129,7 +155,7 @@ class StepGuard:
             state.batches.part.num_classes,
             getattr(state.scheme.network, "learner", None),
             self._name_items(finite),
-            named if losses is not None else [],
+            named if refusal is None else [],
         )
         memory = state.objective.memory
         tensors = {
@@ -138,15 +164,14 @@ class StepGuard:
             **add_prefix("model", unshard(state.embedder.state_dict())),
             **add_prefix("loss", unshard(state.objective.loss.state_dict())),
             **add_prefix("memory", memory.state_dict() if memory is not None else {}),
-            "random/torch": self._random[0],
-            "random/draws": self._random[1],
+            **self._random,
         }
         return found, tensors
 
     def take_back(self) -> None:
         """Undo what the step changed; only random numbers stay drawn."""
         memory = self.state.objective.memory
-        if memory is not None and int(memory.steps) > self._remembered:
+        if memory is not None and bool(torch.as_tensor(memory.steps) > self._remembered):
             memory.take_back()
         for tensor, before in self._buffers:
             tensor.copy_(before)
@@ -182,11 +207,16 @@ def _parameters(state: TrainingState) -> list[tuple[str, nn.Parameter]]:
     return [(f"{of}.{name}", p) for of, m in modules for name, p in m.named_parameters() if p.requires_grad]
 
 
+def largest_entries(tensors: list[Tensor]) -> list[Tensor]:
+    """The largest absolute value of each tensor, or of this process's shard of it: (1,) each; NaN stays NaN."""
+    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    return [x.reshape(1).float() for x in torch._foreach_norm(local, torch.inf) if x.numel()] if local else []
+
+
 def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether all numbers of this process's shards of some tensors are finite."""
-    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-    largest = [x for x in torch._foreach_norm(local, torch.inf) if x.numel()] if local else []  # NaN stays NaN
-    return not largest or bool(torch.isfinite(torch.stack(largest)).all())
+    largest = largest_entries(tensors)
+    return not largest or bool(torch.isfinite(torch.cat(largest)).all())
 
 
 def _name_term(

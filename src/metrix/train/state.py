@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from metrix.core.relations import LabelSets
 from metrix.data import Dataset, Part
 from metrix.data.cache import SHORT_SIDE
 from metrix.errors import InvalidInput
+from metrix.machine.devices import get_random_state, set_random_state
 from metrix.model import Embedder, ImageView
 from metrix.train import checkpoint
 from metrix.train.batches import ImageBatches, Report, build_batches, relate_classes
@@ -28,6 +29,7 @@ from metrix.train.distributed import Team, load_whole, unshard
 from metrix.train.divide_and_conquer import Undivided, build_scheme
 from metrix.train.ema import WeightAverage
 from metrix.train.measuring import measure
+from metrix.train.names import MIXUP_TYPES
 from metrix.train.network import standardise_vectors, vector_length
 from metrix.train.whitening import whiten_head
 
@@ -40,10 +42,14 @@ class NetworkWithLoss(nn.Module):
         self.network, self.objective, self.probe = network, objective, probe
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss, clean loss and mixed loss of a batch: (3,); only the first has a gradient."""
-        out = self.objective.step(self.network, inputs, labels)
-        self.probe(out.embeddings, labels)
-        return torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
+        """Loss, clean loss and mixed loss of a batch: (3,), or (6,) with its separation; the first has a gradient.
+
+        Everything that the host asks of a step is in this tensor, so that it asks once: see `StepGuard.read`.
+        """
+        out = self.objective.step(self.network, inputs, labels.to(inputs.device))
+        values = torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
+        separation = self.probe(out.embeddings, labels)
+        return values if separation is None else torch.cat([values, separation.to(values.dtype)])
 
 
 @dataclass
@@ -67,6 +73,10 @@ class TrainingState:
     team: Team
     progress: Progress
     probe: SeparationProbe
+    backbone_parameters: list[nn.Parameter] = field(init=False)  # those that are trained after the warm-up
+
+    def __post_init__(self) -> None:
+        self.backbone_parameters = [p for p in self.embedder.backbone.parameters() if p.requires_grad]
 
     def save(self, path: Path) -> None:
         """Write a checkpoint; every process must call this, because shards are gathered."""
@@ -97,8 +107,7 @@ class TrainingState:
             self.objective.memory.load_state_dict(select_prefix("memory", tensors))
         checkpoint.load_optimizer(self.optimizer, select_prefix("optimizer", tensors))
         self.scheme.load(select_prefix("scheme", tensors))
-        torch.set_rng_state(tensors["random/torch"])
-        self.generator.set_state(tensors["random/draws"])
+        restore_random(tensors, self.generator, self.team.device)
         if self._scaler is not None and self.progress.scaler:
             self._scaler.load_state_dict(self.progress.scaler)
 
@@ -118,6 +127,11 @@ class TrainingState:
         """Measure a part before the first step; no random number of the training is drawn."""
         with torch.random.fork_rng(devices=[]):  # a loader with workers draws a seed
             return self.measure(part)
+
+    def train_backbone(self, trained: bool) -> None:
+        """Whether the parameters of the backbone have gradients: not while only the head and the proxies train."""
+        for parameter in self.backbone_parameters:
+            parameter.requires_grad_(trained)
 
     def embed_training_images(self) -> Tensor:
         """Embeddings of the training images under the test view, by the current weights."""
@@ -143,9 +157,24 @@ class TrainingState:
             **add_prefix("ema", unshard(average.tensors if average is not None else {})),
             **add_prefix("optimizer", unshard(checkpoint.optimizer_tensors(self.optimizer))),
             **add_prefix("scheme", self.scheme.tensors()),
+            **self.random_tensors(),
+        }
+
+    def random_tensors(self) -> dict[str, Tensor]:
+        """The random states that a step draws from: of the CPU, of a GPU, and of λ, pairs and mixup types."""
+        gpu = get_random_state(self.team.device)
+        return {
             "random/torch": torch.get_rng_state(),
             "random/draws": self.generator.get_state(),
+            **({} if gpu is None else {f"random/{self.team.device.type}": gpu}),
         }
+
+
+def restore_random(tensors: dict[str, Tensor], generator: torch.Generator, device: torch.device) -> None:
+    """Restore random states that `TrainingState.random_tensors` gave; a checkpoint of a CPU has none of a GPU."""
+    torch.set_rng_state(tensors["random/torch"])
+    generator.set_state(tensors["random/draws"])
+    set_random_state(device, tensors.get(f"random/{device.type}"))
 
 
 def prepare(
@@ -189,15 +218,36 @@ def prepare(
     if team.size > 1:
         objective.across_ranks(mix=config.mixing.mix)
         if config.model.sync_bn and settings.micro_batch is None:  # micro-batches have statistics of their own
-            normalise_globally(embedder, team.ranks)
+            synchronise_batch_norm(config, embedder, team)
     probe = SeparationProbe()
-    module = team.fabric.setup_module(NetworkWithLoss(network, objective, probe))
-    optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, loss))
+    whole = NetworkWithLoss(network, objective, probe)
+    if objective.memory is not None and team.size > 1:  # alike everywhere: nothing to broadcast in each step
+        names = [f"objective.memory.{name}" for name, _ in objective.memory.named_buffers()]
+        ddp: Any = nn.parallel.DistributedDataParallel
+        ddp._set_params_and_buffers_to_ignore_for_model(whole, names)
+    module = team.fabric.setup_module(whole)
+    optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, loss, team.device))
     average = WeightAverage(embedder, settings.ema) if settings.ema > 0 else None
     progress = Progress()
     return TrainingState(
         embedder, objective, module, optimizer, average, generator, batches, scheme, team, progress, probe
     )
+
+
+def synchronise_batch_norm(config: Config, embedder: Embedder, team: Team) -> None:
+    """Let batch norm normalise over the global batch: by torch's own layers on CUDA, else by ours.
+
+    Ours can be told to normalise over the examples of one process, as those of mixed inputs must: they come in chunks
+    whose number differs between processes, and torch's layers would wait for each other forever.
+    """
+    mixes_inputs = any(MIXUP_TYPES[name].mixes == "inputs" for name in config.mixing.mixup)
+    if team.device.type == "cuda" and not mixes_inputs:
+        from timm import layers
+
+        timm_layers: Any = layers
+        embedder.backbone = timm_layers.convert_sync_batchnorm(embedder.backbone)
+    else:
+        normalise_globally(embedder, team.ranks)
 
 
 def _whiten_head(embedder: Embedder, batches: ImageBatches, team: Team) -> None:
