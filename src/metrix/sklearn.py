@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from metrix.data.samplers import BalancedSampler
 from metrix.errors import InvalidInput, check_integer, check_number
+from metrix.machine.devices import seed_cpu
 from metrix.model import Embedder
 from metrix.model.mlp import MLP_BACKBONE
 
@@ -110,8 +111,7 @@ class MetrixEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         vectors, labels = torch.from_numpy(X), torch.from_numpy(numbers.astype(np.int64))
         draws = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):  # the global random state stays as it is
-            torch.manual_seed(seed)
+        with seed_cpu(seed):  # the global random state stays as it is
             self.embedder_ = self._build_embedder(vectors)
             objective = self._build_objective(draws)
             parameters = [*self.embedder_.parameters(), *objective.parameters()]

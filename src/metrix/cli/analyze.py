@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 
 Run = Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)]
@@ -27,9 +28,9 @@ def add_to(app: typer.Typer) -> None:
         no_args_is_help=True,
         help="Analyse embeddings: positivity, utilization, alignment and uniformity.",
     )
-    analyze.command("positivity")(positivity_command)
-    analyze.command("utilization")(utilization_command)
-    analyze.command("geometry")(geometry_command)
+    analyze.command("positivity")(with_device_flag(positivity_command))
+    analyze.command("utilization")(with_device_flag(utilization_command))
+    analyze.command("geometry")(with_device_flag(geometry_command))
     app.add_typer(analyze, name="analyze", rich_help_panel="Measure")
 
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
+
 if TYPE_CHECKING:
     from metrix.experiments.demo import Contrast, Demonstration, DemoSearch
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("demo", rich_help_panel="Train")(demo_command)
+    app.command("demo", rich_help_panel="Train")(with_device_flag(demo_command))
 
 
 def demo_command(

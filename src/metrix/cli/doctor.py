@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from metrix.cli.device import with_device_flag
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("doctor", rich_help_panel="This machine")(doctor_command)
+    app.command("doctor", rich_help_panel="This machine")(with_device_flag(doctor_command))
 
 
 def doctor_command(

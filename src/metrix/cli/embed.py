@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("embed", rich_help_panel="Use")(embed_command)
+    app.command("embed", rich_help_panel="Use")(with_device_flag(embed_command))
 
 
 def embed_command(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
@@ -23,7 +24,7 @@ BootstrapOver = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("evaluate", rich_help_panel="Measure")(evaluate_command)
+    app.command("evaluate", rich_help_panel="Measure")(with_device_flag(evaluate_command))
 
 
 def evaluate_command(

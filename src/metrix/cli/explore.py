@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.cli.serve import Host, LogFormat, LogLevel, Port, Token, choose_access
 
@@ -15,7 +16,7 @@ PORT = 8001
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("explore", rich_help_panel="Use")(explore)
+    app.command("explore", rich_help_panel="Use")(with_device_flag(explore))
 
 
 def explore(

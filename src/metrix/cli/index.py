@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.reading import PANEL, AnyBad, FollowLinks, parse_max_bad
 from metrix.errors import InvalidInput
 from metrix.messages import first_few
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("index", rich_help_panel="Use")(index)
+    app.command("index", rich_help_panel="Use")(with_device_flag(index))
 
 
 def index(

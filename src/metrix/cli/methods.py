@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metrix.cli.device import with_device_flag
+
 if TYPE_CHECKING:
     from metrix.experiments.all_methods import AllMethodsResult
     from metrix.experiments.methods import ListedMethod
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("methods", rich_help_panel="Train")(methods_command)
+    app.command("methods", rich_help_panel="Train")(with_device_flag(methods_command))
 
 
 def methods_command(

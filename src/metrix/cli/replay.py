@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("replay", rich_help_panel="Train")(replay_command)
+    app.command("replay", rich_help_panel="Train")(with_device_flag(replay_command))
 
 
 def replay_command(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ LogFormat = Annotated[str, typer.Option(help="text, or json: an object on each l
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("serve", rich_help_panel="Use")(serve)
+    app.command("serve", rich_help_panel="Use")(with_device_flag(serve))
 
 
 def serve(

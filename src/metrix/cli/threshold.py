@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("threshold", rich_help_panel="Use")(threshold)
+    app.command("threshold", rich_help_panel="Use")(with_device_flag(threshold))
 
 
 def threshold(

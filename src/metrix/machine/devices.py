@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 EXPECTED = "auto, cpu, cuda, mps, or one of several GPUs such as cuda:1"
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # without it, cuBLAS refuses to be deterministic
-_default = AUTO  # what `auto` stands for in this process
+VARIABLE = "METRIX_DEVICE"  # what `auto` stands for, here and in processes that this one starts
 
 
 def check_device_name(name: str) -> str:
@@ -31,21 +31,18 @@ def check_device_name(name: str) -> str:
 
 
 def use_device(name: str) -> None:
-    """Let `auto` stand for another device in this process, as the flag --device does.
+    """Let `auto` stand for a device in this process and those that it starts, as the flag --device does.
 
     Raises:
         InvalidInput: there is no such name, or this machine has no such device
     """
-    global _default
-    if name != AUTO:
-        choose_device(name)
-    _default = name
+    os.environ[VARIABLE] = str(choose_device(name))
 
 
 def choose_device(name: str = AUTO) -> torch.device:
     """The device with this name; `auto` is a GPU if there is one: CUDA, else Apple's (MPS), else the CPU.
 
-    `use_device` lets `auto` stand for another one.
+    The variable `METRIX_DEVICE` lets `auto` stand for another one.
 
     Raises:
         InvalidInput: this machine has no such device
@@ -55,7 +52,7 @@ def choose_device(name: str = AUTO) -> torch.device:
     """
     import torch
 
-    name = _default if name == AUTO else check_device_name(name)
+    name = check_device_name(os.environ.get(VARIABLE) or AUTO if name == AUTO else name)
     kind, _, number = name.partition(":")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()

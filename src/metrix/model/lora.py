@@ -129,6 +129,6 @@ def merge(tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
         if last == A:
             prefix = f"{stem}." if stem else ""
             weight, b = tensors[f"{prefix}weight"], tensors[f"{prefix}{B}"]
-            change = b.double() @ tensor.double()
-            out[f"{prefix}weight"] = (weight.double() + scale * change).to(weight.dtype)
+            change = b.cpu().double() @ tensor.cpu().double()  # MPS has no float64
+            out[f"{prefix}weight"] = (weight.cpu().double() + scale * change).to(weight.dtype)
     return out

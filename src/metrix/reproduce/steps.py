@@ -39,30 +39,29 @@ def prepare_step(config: Config) -> Callable[[], Any]:
     """Build network, loss and optimizer of a configuration and return a function that takes one step."""
     import torch
 
+    from metrix.machine.devices import choose_device, seed_cpu, wait_for
     from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
 
     model, train = config.model, config.train
-    device = torch.device("cuda" if train.device in ("auto", "cuda") and torch.cuda.is_available() else "cpu")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    device = choose_device(train.device)
+    with seed_cpu(0):
         whole = config.with_values({"weights": None, "freeze_to": None, "frozen_bn": False, "views": 0})
         embedder = build_embedder(whole).to(device)
         wanted = embedder.data_config
         size = config.data.image_size or wanted.size
-        images = torch.randn(train.batch_size, wanted.channels, size, size, device=device)
+        images = torch.randn(train.batch_size, wanted.channels, size, size).to(device)
     each = max(2, train.per_class)
-    labels = torch.arange(train.batch_size, device=device) // each
+    labels = torch.arange(train.batch_size) // each
     classes = max(CLASSES, int(labels.max()) + 1)
     loss = build_loss(config.loss, classes, model.dim).to(device)
     objective = build_objective(config, loss, torch.Generator().manual_seed(0))
-    optimizer = build_optimizer(config, embedder, loss)
+    optimizer = build_optimizer(config, embedder, loss, device)
 
     def step() -> None:
         optimizer.zero_grad()
-        torch.autograd.backward(objective.step(embedder, images, labels).loss)
+        torch.autograd.backward(objective.step(embedder, images, labels.to(device)).loss)
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        wait_for(device)
 
     return step
 

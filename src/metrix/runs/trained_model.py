@@ -24,7 +24,7 @@ from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
 from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
 from metrix.files import describe_failure, remove_abandoned
-from metrix.machine.devices import choose_device
+from metrix.machine.devices import choose_device, seed_cpu
 from metrix.model import Embedder
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.model.mlp import MLP_BACKBONE
@@ -125,10 +125,7 @@ class TrainedModel:
         return network.to(choose_device()).eval()
 
     def _build_initial(self) -> Embedder:
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.train.seed)
+        with seed_cpu(self.config.train.seed):
             if self.config.model.backbone == MLP_BACKBONE:
                 dataset = self.open_data()
                 network = build_embedder(self.config, vector_length(dataset))

@@ -34,7 +34,7 @@ def whiten_head(head: nn.Module, embed: Callable[[], object], add_up: Callable[[
     moments = torch.zeros(width + 1, width + 1, dtype=torch.float64)  # Σ x xᵀ of x with a 1 at its end
 
     def collect(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        x = inputs[0].detach().double().cpu()  # (n, width)
+        x = inputs[0].detach().cpu().double()  # (n, width); MPS has no float64
         x = torch.cat([x, x.new_ones(len(x), 1)], 1)
         moments.add_(x.T @ x)
 
@@ -56,9 +56,9 @@ def whiten_head(head: nn.Module, embed: Callable[[], object], add_up: Callable[[
     weight = (directions / (variance + SHRINKAGE * variance.mean()).sqrt()).T  # (dim, width)
     with torch.no_grad():
         # Embeddings are normalised, so the scale is free: that of the random layer, for which learning rates are made.
-        weight *= linear.weight.double().square().mean().sqrt().cpu() / weight.square().mean().sqrt()
-        linear.weight.copy_(weight)
-        linear.bias.copy_(-weight @ mean)
+        weight *= linear.weight.cpu().double().square().mean().sqrt() / weight.square().mean().sqrt()
+        linear.weight.copy_(weight.to(linear.weight.dtype))
+        linear.bias.copy_((-weight @ mean).to(linear.bias.dtype))
 
 
 def _last_layer(head: nn.Module) -> nn.Linear:
