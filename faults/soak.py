@@ -1,16 +1,15 @@
 """Long work: `make soak`, or `make soak ARGS="--requests 500 --steps 1000"`.
 
 The service answers 10,000 bounded requests of a few clients on this machine, 1 % of which are garbage; meanwhile some
-clients send their upload a byte at a time, and some send too much. No answer may be a failure of the server (500), every
-sound request must be answered rightly (or given up with 429 or 504, which is counted), and neither memory nor open files
-may grow. Then a run trains for 20,000 steps,
-without growing either.
+clients send their upload or their headers a byte at a time, some send too much, some ask for a file that hangs, and some
+send filters that are expensive to read. No answer may be a failure of the server (500), every sound request must be
+answered rightly (or given up with 429 or 504, which is counted), and neither memory nor open files may grow. Then a run
+trains for 20,000 steps, without growing either.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
 import os
@@ -28,19 +27,28 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from faults.hostile_clients import (
+    GIVEN_UP,
+    LARGEST,
+    PATIENCE,
+    Answers,
+    ask_for_hanging_file,
+    form,
+    leave_headers_unfinished,
+    read_status,
+    send_hostile_filters,
+    send_slowly,
+    send_too_much,
+)
 from faults.material import SETTINGS, Material, build, draw_photo, encode
 
 CLIENTS = 4
 GARBAGE = 0.01
 FLAT = 0.05  # growth of memory that is allowed, relative
 FILES = 8  # open files that are allowed on top
-LARGEST = 1  # MB of an upload
-PATIENCE = 10  # seconds that the service gives a request
-GIVEN_UP = (429, 503, 504)  # an overloaded service says so; these answers are counted and printed
 WARM = 0.2  # share of the work after which memory is looked at first: allocators and caches settle
 
 
@@ -71,27 +79,6 @@ class Samples:
         line = f"memory {before / 2**20:.1f} to {after / 2**20:.1f} MB ({100 * grown:+.2f} %), open files {files:+d}"
         wrong = [f"memory grew by {100 * grown:.1f} %"] if grown > allowed else []
         return line, wrong + ([f"{files} more open files"] if files > FILES else [])
-
-
-@dataclass
-class Answers:
-    """What clients received."""
-
-    statuses: Counter[str] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)  # of sound requests
-    wrong: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def note(self, kind: str, status: int, seconds: float | None = None, wrong: str = "") -> None:
-        """Count an answer; status 0 is a closed connection."""
-        with self.lock:
-            self.statuses[f"{kind} {status or 'closed'}"] += 1
-            if seconds is not None:
-                self.seconds.append(seconds)
-            if status >= 500 and status not in GIVEN_UP:
-                wrong = wrong or f"{kind}: {status}"
-            if wrong:
-                self.wrong.append(wrong)
 
 
 class Client:
@@ -175,55 +162,6 @@ class Client:
             return read_status(raw)
 
 
-def form(photo: bytes) -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of an upload."""
-    head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
-    return head + photo + b"\r\n--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
-
-
-def read_status(raw: socket.socket) -> tuple[int, bytes]:
-    """The status of an answer on a bare connection; 0 if it was closed without one."""
-    answer = b""
-    with contextlib.suppress(OSError):
-        while part := raw.recv(65536):
-            answer += part
-    found = re.match(rb"HTTP/1\.\d (\d{3})", answer)
-    return (int(found[1]) if found else 0), answer
-
-
-def send_slowly(port: int, answers: Answers) -> None:
-    """Upload a byte at a time, until the service has had enough of it."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
-        body, headers = form(b"x" * 100_000)
-        lines = [f"POST /search HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        raw.sendall("\r\n".join(lines).encode() + b"\r\n\r\n")
-        deadline = time.monotonic() + 10 * PATIENCE
-        raw.settimeout(0.2)
-        for byte in body:
-            with contextlib.suppress(TimeoutError):
-                if first := raw.recv(1):
-                    raw.settimeout(60)
-                    status = int((first + raw.recv(65536)).split()[1])
-                    return answers.note("slow", status, wrong="" if status == 408 else f"slow: {status}")
-            raw.sendall(bytes([byte]))
-            if time.monotonic() > deadline:
-                return answers.note("slow", 0, wrong="slow: it was never given up")
-    answers.note("slow", 0)
-
-
-def send_too_much(port: int, answers: Answers, chunked: bool) -> None:
-    """Upload more than is allowed, with its length announced or in chunks."""
-    body, headers = form(os.urandom(LARGEST * 2**20 + 100_000))
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    status = 0
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-        pieces: Any = (body[start : start + 65536] for start in range(0, len(body), 65536)) if chunked else body
-        connection.request("POST", "/search", pieces, headers, encode_chunked=chunked)
-        status = connection.getresponse().status
-    answers.note("oversized", status, wrong="" if status in (0, 413) else f"oversized: {status}")
-
-
 def soak_service(made: Material, requests: int, seed: int = 0, flat: float = FLAT) -> list[str]:
     """Send requests to a service and print what it did; returns what is wrong."""
     from metrix.search import Index
@@ -231,6 +169,10 @@ def soak_service(made: Material, requests: int, seed: int = 0, flat: float = FLA
     opened = Index.open(made.index)
     ids, dim = [f"kind-{c}/{n}.jpg" for c in range(4) for n in range(3)], opened.dim
     opened.close()
+    hanging = made.photos / ids[-1]
+    kept = hanging.read_bytes()
+    hanging.unlink()
+    os.mkfifo(hanging)
     command = [sys.executable, "-m", "metrix", "serve", str(made.index), "--port", "0"]
     command += ["--max-upload", str(LARGEST), "--timeout", str(PATIENCE)]
     service = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -254,6 +196,8 @@ def soak_service(made: Material, requests: int, seed: int = 0, flat: float = FLA
         service.kill()
         service.wait()
         service.stderr.close()
+        hanging.unlink()
+        hanging.write_bytes(kept)
     times = sorted(answers.seconds)
     line, wrong = samples.describe(flat)
     if code != 0:
@@ -275,7 +219,7 @@ def _send_all(
     left, lock = [requests], threading.Lock()
 
     def work(number: int) -> None:
-        client = Client(port, ids, dim, answers, seed * CLIENTS + number)
+        client = Client(port, ids[:-1], dim, answers, seed * CLIENTS + number)
         while True:
             with lock:
                 if left[0] <= 0:
@@ -297,6 +241,16 @@ def _send_all(
             due -= every
             if number % 5 == 0:
                 others.append(threading.Thread(target=send_slowly, args=(port, answers)))
+                others[-1].start()
+            if number % 5 == 1:
+                others.append(threading.Thread(target=leave_headers_unfinished, args=(port, answers)))
+                others[-1].start()
+            if number % 5 == 2:
+                others.append(threading.Thread(target=ask_for_hanging_file, args=(port, answers, ids[-1])))
+                others[-1].start()
+            if number % 5 == 3:
+                rng = random.Random(seed + number)
+                others.append(threading.Thread(target=send_hostile_filters, args=(port, answers, rng, ids[0])))
                 others[-1].start()
             if number % 2 == 0:
                 others.append(threading.Thread(target=send_too_much, args=(port, answers, number % 4 == 0)))

@@ -19,7 +19,15 @@ def test_service(made: Material, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(soak, "GARBAGE", 0.2)
     assert soak.soak_service(made, 200, flat=0.1) == []
     said = capsys.readouterr().out
-    for words in ("p99", "garbage 4", "oversized 413", "slow 408"):
+    for words in (
+        "p99",
+        "garbage 4",
+        "oversized 413",
+        "slow 408",
+        "unfinished headers closed",
+        "hanging file 404",
+        "hostile filter 422",
+    ):
         assert words in said
 
 
