@@ -1,7 +1,8 @@
-# metrix in a container. CPU:  docker build --target cpu -t metrix .
-#                        GPU:  docker build --target gpu -t metrix:gpu .
+# metrix in a container. CPU:      docker build --target cpu -t metrix .
+#                        GPU:      docker build --target gpu -t metrix:gpu .
+#                        service:  docker build --target serve -t metrix:serve .
 # Use:  docker run --rm -v "$PWD:/work" metrix train photos/ -o runs/a
-#       docker run --rm -v "$PWD:/work" -p 8000:8000 -e METRIX_TOKEN=… metrix serve photos.index --host 0.0.0.0
+#       docker run --rm -v "$PWD:/work" -p 8000:8000 -e METRIX_TOKEN=… metrix:serve serve photos.index --host 0.0.0.0
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim AS wheel
@@ -24,7 +25,7 @@ CMD ["--help"]
 
 # The default build of torch brings CUDA, several gigabytes.
 FROM base AS gpu
-RUN uv pip install --constraints /constraints.txt "$(echo /wheels/metrix-*.whl)[search,report,serve,onnx,heic]"
+RUN uv pip install --constraints /constraints.txt "$(echo /wheels/metrix-*.whl)[search,report,serve,onnx,heic,milvus,tensorboard]"
 USER 1000
 
 # Everything that the tests need, for an editor that opens the repository in a container.
@@ -36,6 +37,14 @@ RUN apt-get update -qq \
     && useradd --create-home --uid 1000 metrix
 USER 1000
 
-FROM base AS cpu
-RUN uv pip install --constraints /constraints.txt --torch-backend cpu "$(echo /wheels/metrix-*.whl)[search,report,serve,onnx,heic]"
+FROM base AS cpu-packages
+RUN uv pip install --constraints /constraints.txt --torch-backend cpu "$(echo /wheels/metrix-*.whl)[search,report,serve,onnx,heic,milvus,tensorboard]"
 USER 1000
+
+# A service: it is healthy while it answers.
+FROM cpu-packages AS serve
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=2)"]
+
+FROM cpu-packages AS cpu

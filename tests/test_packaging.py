@@ -133,7 +133,10 @@ def test_the_container_files() -> None:
     """The Dockerfile has no fault that hadolint knows, copies only what .dockerignore lets through, and has the stages."""
     text = (ROOT / "Dockerfile").read_text("utf-8")
     stages = re.findall(r"^FROM \S+ AS (\w+)$", text, re.MULTILINE)
-    assert {"cpu", "gpu", "dev"} <= set(stages)
+    assert {"cpu", "gpu", "serve", "dev"} <= set(stages)
+    service = text.partition(" AS serve\n")[2].partition("\nFROM ")[0]
+    assert "EXPOSE 8000" in service
+    assert re.search(r"^HEALTHCHECK .*\n.*/readyz", service, re.MULTILINE)
     assert stages[-1] == "cpu"  # what docker build makes without --target
     let_through = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text("utf-8"), re.MULTILINE)
     copied = [name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for name in line.split()]
