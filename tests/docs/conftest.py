@@ -22,6 +22,8 @@ def reader_folder(tmp_path_factory: pytest.TempPathFactory, run: Path, other_run
             Image.fromarray(pixels).save(folder / "photos" / f"class{k}" / f"{n}.png")
     for name, trained in (("a", run), ("b", other_run), ("2026-…", run)):
         shutil.copytree(trained, folder / "runs" / name)
+    (folder / "tunes" / "a").mkdir(parents=True)
+    shutil.copy(run / "config.yaml", folder / "tunes" / "a" / "best.yaml")
     labels = np.repeat([f"class {k}" for k in range(8)], 8)
     np.savez(folder / "vectors.npz", vectors=rng.normal(size=(64, 6)), label=labels)
     pq.write_table(pa.table({"vector": list(rng.normal(size=(64, 6))), "label": labels}), folder / "vectors.parquet")

@@ -66,7 +66,7 @@ def commands_of(text: str) -> list[list[str]]:
 
 def takes_long(arguments: list[str]) -> bool:
     """Whether a command trains for minutes, serves until it is stopped, or is about a run elsewhere."""
-    return arguments[0] in ("demo", "reproduce", "serve", "explore", "doctor") or (
+    return arguments[0] in ("demo", "reproduce", "tune", "serve", "explore", "doctor") or (
         "--resume" in arguments and not arguments[-1].startswith("runs/")
     )
 

@@ -22,7 +22,14 @@ from metrix.experiments.tuning.conclusion import narrow
 from metrix.experiments.tuning.finals import Contrast, reference_of
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_method, parse_methods
 from metrix.experiments.tuning.result import StudyResult
-from metrix.experiments.tuning.running import Request, StudyWatcher, resume_study, start_study, work_on
+from metrix.experiments.tuning.running import (
+    Request,
+    StudyInterrupted,
+    StudyWatcher,
+    resume_study,
+    start_study,
+    work_on,
+)
 from metrix.experiments.tuning.spaces import apply_settings, build_space, find_usual, parse_range, read_changes
 from metrix.experiments.tuning.study import StudyFolder, strip_password
 from metrix.experiments.tuning.trials import build_ladder, correlate_ranks
@@ -189,6 +196,20 @@ def test_a_killed_study_loses_nothing_and_two_processes_finish_it(tmp_path: Path
     assert all(study.store.results(key) is not None for key, _ in study.store.records())
     assert (folder / "index.html").is_file()
     assert json.loads((folder / "results.json").read_text("utf-8"))["test"]["looks"] == 1
+
+
+def test_a_signal_between_runs_says_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
+    before = signal.getsignal(signal.SIGTERM)
+
+    def measure(*given: Any, **more: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("metrix.experiments.tuning.running.measure_untrained", measure)
+    with pytest.raises(StudyInterrupted, match=f"continue with metrix tune --resume {study.path}") as caught:
+        work_on(study, StudyWatcher())
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_an_interrupted_trial_is_adopted_with_its_settings(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def _print_next(found: Demonstration, searched: DemoSearch, pages: Sequence[Path
     console.print(f"  {search}  {len(searched.answers)} searches with characters never seen in training")
     run, index = (escape(str(path)) for path in (found.runs / "metrix-seed-0", searched.index.folder))
     console.print(f"To try:\n  metrix explore {run}\n  metrix search {index} --id ID")
+    console.print("  metrix tune glyphs --budget 20m  the best settings in a given time, and what mixup is worth")
 
 
 def _format_spread(values: tuple[float, ...], digits: int) -> str:

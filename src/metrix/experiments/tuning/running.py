@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import statistics
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from metrix.errors import InvalidInput, MetrixError, check_integer, unknown_choice
@@ -209,11 +211,30 @@ def work_on(study: StudyFolder, watcher: StudyWatcher) -> StudyResult:
         InvalidInput: no trial of any method could be trained
     """
     try:
-        return _work(study, watcher)
-    except Interrupted as ended:
+        with _stop_on_signals(study.path):
+            return _work(study, watcher)
+    except Interrupted as ended:  # within a run, which has written its checkpoint
         raise StudyInterrupted(ended.signum, study.path) from None
     finally:
         watcher.close()
+
+
+@contextmanager
+def _stop_on_signals(folder: Path) -> Iterator[None]:
+    """Raise `StudyInterrupted` at SIGINT and SIGTERM between runs, too; other handlers are back after the block."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise StudyInterrupted(signum, folder)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _work(study: StudyFolder, watcher: StudyWatcher) -> StudyResult:
