@@ -106,9 +106,13 @@ def read_index(place: Place) -> dict[str, Any]:
     from metrix.search import Index
 
     opened = Index.open(place.output)
-    generation = dict(opened.description.place)
+    found = {
+        str(record["id"]): (sorted(record.items()), vector.tobytes())
+        for _, items in opened.store.scan()
+        for record, vector in zip(items.records(), items.vectors, strict=True)
+    }
     opened.close()
-    return {key: (place.output / str(generation[key])).read_bytes() for key in ("vectors", "items")}
+    return found | {"count": opened.description.count}
 
 
 def read_reproduction(place: Place) -> dict[str, Any]:

@@ -262,6 +262,29 @@ def test_a_list_of_queries_relative_to_a_root(metrix: Any, index: Path, photos: 
         str(photos / "kind 0/1.jpg"),
         str(photos / "kind 1/2.jpg"),
     ]
-    outcome = metrix("search", index, "--id", "kind 0/1.jpg", "--root", photos)
-    assert outcome.code == 2
-    assert "--root: expected with images to search with, got --id" in outcome.err
+    outcome = metrix("search", index, "--id", "kind 0/1.jpg", "--root", photos)  # where the images are now
+    assert outcome.code == 0
+
+
+def test_a_threshold_that_accepts_almost_nothing_says_so() -> None:
+    from types import SimpleNamespace
+
+    from metrix.cli.terminal.search_tables import warn_of_small_recall
+
+    tiny, useful = (SimpleNamespace(threshold=SimpleNamespace(recall=recall)) for recall in (0.003, 0.4))
+    assert "only 0.3 % of the pairs" in warn_of_small_recall(tiny)[0]  # type: ignore[arg-type]
+    assert warn_of_small_recall(useful) == []  # type: ignore[arg-type]
+
+
+def test_a_search_with_a_threshold_says_it(metrix: Any, index: Path) -> None:
+    nothing = metrix("search", index, "--id", "kind 0/0.jpg", "--threshold", 1).out
+    assert "nothing was found" in nothing
+    assert "1.0000" in nothing
+
+
+def test_suspects_and_duplicates_as_tables(metrix: Any, refused: Any, index: Path, tmp_path: Path) -> None:
+    metrix("search", index, "--suspects", "-k", 3, "--csv", tmp_path / "s.csv", "--html", tmp_path / "s.html")
+    assert (tmp_path / "s.csv").read_text().startswith("id,label,suggested,share,own_share,surprise")
+    metrix("search", index, "--duplicates", "--csv", tmp_path / "d.csv")
+    assert (tmp_path / "d.csv").read_text().startswith("group,id,least_similarity")
+    refused("search", index, "--id", "kind 0/0.jpg", "--csv", tmp_path / "x.csv", words=("--csv",))

@@ -139,7 +139,18 @@ def test_a_killed_build_keeps_the_old_index_and_resumes(run: Path, tmp_path: Pat
     few = write_photos(tmp_path / "few", classes=2, per_class=2)
     target = tmp_path / "p.index"
     index_images(open_run(run), [few], target)
-    command = [sys.executable, "-m", "metrix", "index", str(run), str(photos), "-o", str(target), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "metrix",
+        "index",
+        str(run),
+        str(photos),
+        "-o",
+        str(target),
+        "--overwrite",
+        "--json",
+    ]
     process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while not list(target.glob(".embedding-*/0*.npy")) and process.poll() is None and time.monotonic() < deadline:

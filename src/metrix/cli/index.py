@@ -1,4 +1,4 @@
-"""`metrix index`: build an index of images to search, or change one."""
+"""`metrix index`: build an index of images to search, change one, or say what it holds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import PANEL, AnyBad, FollowLinks, parse_max_bad
+from metrix.cli.reading import PANEL, AnyBad, FollowLinks, Store, parse_max_bad
 from metrix.errors import InvalidInput
 from metrix.messages import first_few
 
 if TYPE_CHECKING:
+    from metrix.cli.terminal.outcome import Outcome
     from metrix.retrieve.indexing import Indexed
+
+KIND = "Kind of index"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,10 +37,20 @@ def index(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="folder of the index; PATH.index by default")
     ] = None,
-    store: Annotated[
-        str, typer.Option(help="faiss, milvus:PATH (embedded) or milvus:http://HOST:PORT (a server)")
-    ] = "faiss",
-    kind: Annotated[str, typer.Option(help="exact, or approximate: hnsw, ivf")] = "exact",
+    store: Store = None,
+    kind: Annotated[
+        str, typer.Option(help="exact, or approximate and compressed: hnsw, ivf, sq8, ivf-pq", rich_help_panel=KIND)
+    ] = "exact",
+    cells: Annotated[
+        int | None, typer.Option(min=1, help="of ivf and ivf-pq: cells, 4 √n by default", rich_help_panel=KIND)
+    ] = None,
+    probes: Annotated[
+        int | None,
+        typer.Option(min=1, help="of ivf and ivf-pq: cells that a search looks into", rich_help_panel=KIND),
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="keep vectors in float16, half as large", rich_help_panel=KIND)
+    ] = False,
     root: Annotated[
         Path | None,
         typer.Option(
@@ -46,10 +59,18 @@ def index(
             rich_help_panel=PANEL,
         ),
     ] = None,
+    info: Annotated[bool, typer.Option("--info", help="say what the index -o holds")] = False,
     add: Annotated[bool, typer.Option("--add", help="add the images to the index")] = False,
     update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
     delete: Annotated[list[str] | None, typer.Option("--delete", metavar="ID", help="remove this item")] = None,
     merge: Annotated[Path | None, typer.Option(metavar="INDEX", help="add the items of another index")] = None,
+    set_columns: Annotated[
+        Path | None,
+        typer.Option("--set", metavar="FILE", help="set columns of items by a table with id (or path), not embedding"),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace an index of another model, or of other data")
+    ] = False,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -70,73 +91,87 @@ def index(
     The engine is stored in the index with its largest difference to the exact vectors. Queries of metrix search go
     through it, too, unless its vectors are the exact ones up to rounding.
     """
-    import json
-
-    from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
+    from metrix.search import Settings
+
+    changes = {"--info": info, "--add": add, "--update": update, "--delete": delete, "--merge": merge}
+    chosen = [name for name, value in {**changes, "--set": set_columns}.items() if value]
+    if len(chosen) > 1:
+        names = f"{', '.join(changes)} and --set"
+        raise InvalidInput(f"expected one of {names}, got {' and '.join(chosen)}")
+    target = output or _default_output(images, run if info else None)
+    if info:
+        _describe(target).print(json_output)
+        return
+    with show_progress(json_output) as report:
+        if delete or merge is not None or set_columns is not None:
+            if images:
+                raise InvalidInput(f"{chosen[0]}: expected no data, got {first_few(images)}; leave them out")
+            if engine is not None:
+                raise InvalidInput(f"--engine: expected with data to embed, got {engine} with {chosen[0]}")
+            done = _change(target, store, delete, merge, set_columns)
+        else:
+            reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
+            building: dict[str, Any] = {"kind": kind, "root": root, "overwrite": overwrite}
+            building["settings"] = Settings(cells=cells, probes=probes, half=half)
+            done = _embed(run, images, target, store, report, reading, engine, add, update, building)
+    _report(target, done).print(json_output)
+
+
+def _default_output(images: list[str] | None, named: Path | None) -> Path:
+    if named is not None:
+        return named
+    if not images:
+        raise InvalidInput("index: expected -o INDEX, or data to index, got neither")
+    return Path(Path(images[0]).resolve().stem + ".index")
+
+
+def _describe(target: Path) -> Outcome:
+    from metrix.cli.terminal.outcome import Outcome
+    from metrix.cli.terminal.search_tables import build_info_table
+    from metrix.search.description import read_info
+
+    found = read_info(target)
+    return Outcome(found, [build_info_table(target, found)])
+
+
+def _report(target: Path, done: Indexed) -> Outcome:
+    from metrix.cli.terminal.next_steps import command
+    from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.search_tables import build_index_table
     from metrix.model.engines import TORCH
     from metrix.retrieve.engine_choice import describe_engine
     from metrix.retrieve.indexing import describe_skipped
     from metrix.search import SUGGEST_PAST
 
-    chosen = [
-        name
-        for name, value in {"--add": add, "--update": update, "--delete": delete, "--merge": merge}.items()
-        if value
-    ]
-    if len(chosen) > 1:
-        raise InvalidInput(f"expected one of --add, --update, --delete and --merge, got {' and '.join(chosen)}")
-    target = output or _default_output(images)
-    with show_progress(json_output) as report:
-        if delete or merge is not None:
-            done = _change(target, delete, merge, images, engine)
-        else:
-            reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
-            building: dict[str, Any] = {"store": store, "kind": kind, "root": root, "engine": engine}
-            done = _embed(run, images, target, report, reading, add=add, update=update, **building)
     description = done.index.description
-    if json_output:
-        skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
-        content = {"index": str(target), **description.model_dump(), "embedded": done.images, "skipped_images": skipped}
-        typer.echo(json.dumps(content))
-        return
-    Console().print(build_index_table(target, done.index, done.images))
-    errors = Console(stderr=True, soft_wrap=True)
-    if done.skipped:
-        errors.print(describe_skipped(done.skipped), markup=False, highlight=False)
+    skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
+    content = {"index": str(target), **description.model_dump(), "embedded": done.images, "skipped_images": skipped}
+    remarks = [describe_skipped(done.skipped)] if done.skipped else []
     if done.engine is not None and (done.engine["name"] != TORCH or done.engine["measured"]):
-        errors.print(f"engine: {describe_engine(done.engine)}", markup=False, highlight=False)
+        remarks.append(f"engine: {describe_engine(done.engine)}")
     if description.kind == "exact" and description.count > SUGGEST_PAST:
-        errors.print("exact search compares all items; --kind hnsw or ivf is faster and states its recall")
+        remarks.append("exact search compares all items; --kind hnsw or ivf is faster and states its recall")
     query = "--id ID" if description.root is None else "QUERY.jpg"
-    print_next(
+    following = [
         (f"{command('metrix', 'search', target)} {query}", "search with an image" if description.root else "search"),
         (command("metrix", "search", target, "--suspects"), f"{description.examples} that may have a wrong label"),
         (command("metrix", "serve", target), "a service and a page to look at"),
-    )
-
-
-def _default_output(images: list[str] | None) -> Path:
-    if not images:
-        raise InvalidInput("index: expected -o INDEX, or data to index, got neither")
-    return Path(Path(images[0]).resolve().stem + ".index")
+    ]
+    return Outcome(content, [build_index_table(target, done.index, done.images)], (), remarks, (), following)
 
 
 def _embed(
     run: Path | None,
     images: list[str] | None,
     target: Path,
+    store: str | None,
     report: Any,
     reading: dict[str, Any],
-    *,
-    store: str,
-    kind: str,
-    root: Path | None,
     engine: str | None,
     add: bool,
     update: bool,
+    building: dict[str, Any],
 ) -> Indexed:
     from metrix.model.engines import AUTO, TORCH
     from metrix.retrieve.indexing import add_images, index_images
@@ -146,27 +181,27 @@ def _embed(
         raise InvalidInput("index: expected a RUN and data to embed with it: metrix index RUN PATH -o INDEX")
     model = open_run(run, report)
     if not add and not update:
-        return index_images(model, images, target, kind=kind, store=store, root=root, engine=engine or TORCH, **reading)
-    if store != "faiss" or kind != "exact" or root is not None or reading["follow_links"]:
-        raise InvalidInput(
-            "--store, --kind, --root and --follow-links: expected when an index is built, got one that is changed"
+        return index_images(
+            model, images, target, store=store or "faiss", engine=engine or TORCH, **building, **reading
         )
-    return add_images(model, images, target, replace=update, max_bad=reading["max_bad"], engine=engine or AUTO)
+    if building["kind"] != "exact" or building["root"] is not None or reading["follow_links"]:
+        raise InvalidInput("--kind, --root, --follow-links: expected when an index is built, got one that is changed")
+    return add_images(
+        model, images, target, store=store, replace=update, max_bad=reading["max_bad"], engine=engine or AUTO
+    )
 
 
 def _change(
-    target: Path, delete: list[str] | None, merge: Path | None, images: list[str] | None, engine: str | None
+    target: Path, store: str | None, delete: list[str] | None, merge: Path | None, set_columns: Path | None
 ) -> Indexed:
-    from metrix.retrieve.indexing import Indexed
+    from metrix.retrieve.indexing import Indexed, set_columns_from
     from metrix.search import Index
 
-    if images:
-        raise InvalidInput(f"--delete and --merge: expected no data, got {first_few(images)}; leave them out")
-    if engine is not None:
-        raise InvalidInput(f"--engine: expected with data to embed, got {engine} with --delete or --merge")
-    found = Index.open(target)
+    found = Index.open(target, store)
     if delete:
         found.delete(delete)
     if merge is not None:
-        found.merge(Index.open(merge))
+        found.merge(Index.open(merge, store))
+    if set_columns is not None:
+        set_columns_from(found, set_columns)
     return Indexed(found, 0, ())

@@ -38,6 +38,15 @@ Root = Annotated[
         show_default=False,
     ),
 ]
+Store = Annotated[  # for verbs that build or open an index
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="METRIX_STORE",
+        help="faiss, milvus:PATH (embedded) or milvus:http://HOST:PORT; where an index is on a server, this names it",
+        show_default="faiss",
+    ),
+]
 FollowLinks = Annotated[
     bool,
     typer.Option(

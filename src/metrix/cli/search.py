@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import AnyBad, FollowLinks, Root, parse_max_bad
+from metrix.cli.reading import PANEL, AnyBad, FollowLinks, Store, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from metrix.cli.terminal.outcome import Outcome
     from metrix.retrieve.queries import Queries
+    from metrix.runs.trained_model import TrainedModel
     from metrix.search import Index
 
 
@@ -47,7 +50,8 @@ def search(
         bool, typer.Option("--same", help="only what counts as the same thing, by the threshold of metrix threshold")
     ] = False,
     threshold: Annotated[
-        float | None, typer.Option(min=-1, max=1, help="only neighbours at least this similar; duplicates: 0.98")
+        float | None,
+        typer.Option(min=-1, max=1, help="only neighbours at least this similar; for duplicates by the model"),
     ] = None,
     duplicates: Annotated[bool, typer.Option("--duplicates", help="list near-identical images of the index")] = False,
     suspects: Annotated[
@@ -57,8 +61,19 @@ def search(
         Path | None, typer.Option(help="the run that the index was built with, if it has moved", show_default=False)
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write a page with the images")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write duplicates or suspects to a table, to fix data with")
+    ] = None,
+    store: Store = None,
     max_bad: AnyBad = None,
-    root: Root = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the index's images, if they have moved, and of paths of a list that are not beside it",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
@@ -67,6 +82,7 @@ def search(
     A query is an image, an item of the index (--id) or an embedding (--vector). An item is left out of its own
     answer. Images that cannot be read are skipped and counted.
     """
+    from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page
     from metrix.search import Index
 
@@ -74,138 +90,135 @@ def search(
     given = [name for name, value in sources.items() if value]
     if len(given) != 1:
         raise InvalidInput(f"search: expected one of {', '.join(sources)}, got {' and '.join(given) or 'none'}")
+    if threshold is not None and same:
+        raise InvalidInput("expected --threshold or --same, got both; --same is the stored threshold")
+    unused: dict[str, Any] = {"--csv": csv} if not (duplicates or suspects) else {"--where": where, "--expand": expand}
+    unused |= {"--rerank": rerank} if duplicates or suspects else {}
+    unused |= {"--same": same, "--threshold": threshold} if suspects else {}
+    misplaced = [name for name, value in unused.items() if value]
+    if misplaced:
+        raise InvalidInput(f"{', '.join(misplaced)}: expected with other searches, got {given[0]}; leave it out")
     if html is not None:
         Page.check_path(html)
-    opened = Index.open(index)
-    if duplicates or suspects:
-        unused = {"--where": where, "--expand": expand, "--rerank": rerank}
-        misplaced = [name for name, value in unused.items() if value]
-        if misplaced:
-            raise InvalidInput(f"{', '.join(misplaced)}: expected with a query, got {given[0]}; leave it out")
-        _clean(opened, duplicates, k, same, threshold, html, json_output)
-        return
-    if root is not None and not queries:
-        raise InvalidInput(f"--root: expected with images to search with, got {given[0]}; leave it out")
-    reading = {"max_bad": parse_max_bad(max_bad), "root": root, "follow_links": follow_links}
-    _find(
-        opened, queries, ids, vector, k, where or [], expand, rerank, same, threshold, run, reading, html, json_output
-    )
+    opened = Index.open(index, store, root)
+    with show_progress(json_output) as report:
+        if duplicates:
+            outcome = _find_duplicates(opened, same, threshold, html, csv, report)
+        elif suspects:
+            outcome = _find_suspects(opened, k, html, csv, report)
+        else:
+            reading = {"max_bad": parse_max_bad(max_bad), "root": root, "follow_links": follow_links}
+            asked, model = _read_queries(opened, queries, ids, vector, run, reading, report)
+            options = {"where": where or [], "expand": expand, "rerank": rerank}
+            outcome = _find(opened, asked, model, k, same, threshold, options, html)
+    outcome.print(json_output)
 
 
-def _find(
+def _read_queries(
     index: Index,
     images: list[str] | None,
     ids: list[str] | None,
     vector: Path | None,
-    k: int,
-    where: list[str],
-    expand: int,
-    rerank: bool,
-    same: bool,
-    threshold: float | None,
     run: Path | None,
     reading: dict[str, Any],
+    report: Any,
+) -> tuple[Queries, TrainedModel | None]:
+    """What is searched with, and the model that embedded it, if one did."""
+    from metrix.retrieve.queries import embed_queries, open_encoder, queries_by_id, queries_from_file
+
+    if ids:
+        return queries_by_id(index, ids), None
+    if vector is not None:
+        return queries_from_file(vector), None
+    encoder = open_encoder(index, run, report)
+    return embed_queries(encoder, index, images or [], **reading), encoder.model
+
+
+def _find(
+    index: Index,
+    asked: Queries,
+    model: TrainedModel | None,
+    k: int,
+    same: bool,
+    threshold: float | None,
+    options: dict[str, Any],
     html: Path | None,
-    json_output: bool,
-) -> None:
-    import json
-
-    from rich.markup import escape
-
-    from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.next_steps import print_next
-    from metrix.cli.terminal.progress import show_progress
+) -> Outcome:
+    from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.search_tables import build_answer_table
     from metrix.report.search_page import compose_search_page
     from metrix.retrieve.indexing import describe_skipped
-    from metrix.retrieve.queries import (
-        embed_queries,
-        open_encoder,
-        queries_by_id,
-        queries_from_file,
-        same_threshold,
-        search_queries,
-    )
+    from metrix.retrieve.queries import same_threshold, search_queries
     from metrix.search.refining import DEPTH
 
-    asked: Queries
-    model = None
-    if ids:
-        asked = queries_by_id(index, ids)
-    elif vector is not None:
-        asked = queries_from_file(vector)
-    else:
-        with show_progress(json_output) as report:
-            encoder = open_encoder(index, run, report)
-            model = encoder.model
-            asked = embed_queries(encoder, index, images or [], **reading)
-    least = _least(threshold, same, lambda: same_threshold(index, model))
-    depth = DEPTH if rerank else 0
-    answers = search_queries(index, asked, k, minimum=least, where=where, expand=expand, rerank=depth)
+    minimum = same_threshold(index, model) if same else threshold
+    ranked = bool(options["rerank"])
+    options = {**options, "rerank": DEPTH if ranked else 0}
+    answers = search_queries(index, asked, k, minimum=minimum, **options)
     if html is not None:
         _write_page(html, compose_search_page(index, asked, answers))
-    if json_output:
-        found = [{"query": name, "neighbours": hits} for name, hits in zip(asked.names, answers, strict=True)]
-        skipped = [{"path": one.path, "reason": one.reason} for one in asked.skipped]
-        content = {"index": str(index.folder), "k": k, "threshold": least, "queries": found, "skipped": skipped}
-        typer.echo(json.dumps(content))
-        return
-    for name, hits in zip(asked.names, answers, strict=True):
-        Console().print(build_answer_table(name, hits, list(index.columns), ranked=bool(rerank)))
-    errors = Console(stderr=True, soft_wrap=True)
-    if asked.skipped:
-        errors.print(describe_skipped(asked.skipped), markup=False, highlight=False)
-    if html is not None:
-        errors.print(f"written: [cyan]{escape(str(html))}[/]", highlight=False)
-    elif index.description.root is not None and index.folder is not None:
-        print_next(("the same command with --html search.html", "see the images"))
+    found = [{"query": name, "neighbours": hits} for name, hits in zip(asked.names, answers, strict=True)]
+    skipped = [{"path": one.path, "reason": one.reason} for one in asked.skipped]
+    named = zip(asked.names, answers, strict=True)
+    has_images = index.description.root is not None and index.folder is not None
+    return Outcome(
+        {"index": str(index.folder), "k": k, "threshold": minimum, "queries": found, "skipped": skipped},
+        [build_answer_table(name, hits, list(index.columns), ranked, minimum) for name, hits in named],
+        remarks=[describe_skipped(asked.skipped)] if asked.skipped else [],
+        written=[] if html is None else [html],
+        next=[("the same command with --html search.html", "see the images")] if html is None and has_images else [],
+    )
 
 
-def _clean(
-    index: Index, duplicates: bool, k: int, same: bool, threshold: float | None, html: Path | None, json_output: bool
-) -> None:
-    import json
+def _find_duplicates(
+    index: Index, same: bool, threshold: float | None, html: Path | None, csv: Path | None, report: Any
+) -> Outcome:
     from dataclasses import asdict
 
-    from rich.markup import escape
-
-    from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.progress import show_progress
-    from metrix.cli.terminal.search_tables import build_duplicates_table, build_suspects_table
-    from metrix.report.search_page import compose_duplicates_page, compose_suspects_page
+    from metrix.cli.terminal.outcome import Outcome
+    from metrix.cli.terminal.search_tables import build_duplicates_table
+    from metrix.report.search_page import compose_duplicates_page
     from metrix.retrieve.queries import same_threshold
-    from metrix.search import choose_duplicate_threshold, find_duplicates, find_suspects
+    from metrix.search import choose_duplicate_threshold, find_duplicates
 
-    table: Any
-    with show_progress(json_output) as report:
-        if duplicates:
-            least = _least(threshold, same, lambda: same_threshold(index))
-            groups = find_duplicates(index, least, lambda done, of: report("comparing", done, of))
-            least = choose_duplicate_threshold(index) if least is None else least
-            content: dict[str, Any] = {"threshold": least, "duplicates": [asdict(group) for group in groups]}
-            page, table = compose_duplicates_page, build_duplicates_table(groups, least, index.description.examples)
-            composed = None if html is None else page(index, groups)
-        else:
-            if same or threshold is not None:
-                raise InvalidInput("--same and --threshold: expected with a query or --duplicates, got --suspects")
-            suspects = find_suspects(index, k, lambda done, of: report("comparing", done, of))
-            content = {"k": k, "suspects": [asdict(one) for one in suspects]}
-            table = build_suspects_table(suspects, k, index.description.examples)
-            composed = None if html is None else compose_suspects_page(index, suspects)
-    if composed is not None and html is not None:
-        _write_page(html, composed)
-    if json_output:
-        typer.echo(json.dumps({"index": str(index.folder), **content}))
-        return
-    Console().print(table)
+    minimum = same_threshold(index) if same else threshold
+    groups = find_duplicates(index, minimum, lambda done, of: report("comparing", done, of))
+    shown = choose_duplicate_threshold(index) if minimum is None else minimum
     if html is not None:
-        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(html))}[/]", highlight=False)
+        _write_page(html, compose_duplicates_page(index, groups))
+    if csv is not None:
+        rows = [(n, one, group.similarity) for n, group in enumerate(groups, 1) for one in group.ids]
+        _write_csv(csv, ("group", "id", "least_similarity"), rows)
+    note = "the threshold is ten times closer than the usual nearest neighbour; pairs far from all others count, too"
+    return Outcome(
+        {"index": str(index.folder), "threshold": shown, "duplicates": [asdict(group) for group in groups]},
+        [build_duplicates_table(groups, shown, index.description.examples)],
+        notes=[note] if minimum is None else [],
+        written=[path for path in (html, csv) if path is not None],
+    )
 
 
-def _least(threshold: float | None, same: bool, stored: Any) -> float | None:
-    if threshold is not None and same:
-        raise InvalidInput("expected --threshold or --same, got both; --same is the stored threshold")
-    return float(stored()) if same else threshold
+def _find_suspects(index: Index, k: int, html: Path | None, csv: Path | None, report: Any) -> Outcome:
+    from dataclasses import asdict
+
+    from metrix.cli.terminal.outcome import Outcome
+    from metrix.cli.terminal.search_tables import build_suspects_table
+    from metrix.report.search_page import compose_suspects_page
+    from metrix.search import find_suspects
+
+    suspects = find_suspects(index, k, lambda done, of: report("comparing", done, of))
+    if html is not None:
+        _write_page(html, compose_suspects_page(index, suspects))
+    if csv is not None:
+        columns = ("id", "label", "suggested", "share", "own_share", "surprise")
+        _write_csv(csv, columns, [[getattr(one, name) for name in columns] for one in suspects])
+    following = [("metrix index -o INDEX --set FILE.csv", "set labels by a table with id and label")]
+    return Outcome(
+        {"index": str(index.folder), "k": k, "suspects": [asdict(one) for one in suspects]},
+        [build_suspects_table(suspects, k, index.description.examples)],
+        written=[path for path in (html, csv) if path is not None],
+        next=following if csv is not None and suspects else [],
+    )
 
 
 def _write_page(path: Path, page: Any) -> None:
@@ -213,3 +226,14 @@ def _write_page(path: Path, page: Any) -> None:
 
     text: str = page.to_html()
     write_output(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    import csv
+    import io
+
+    from metrix.runs.output import write_output
+
+    text = io.StringIO()
+    csv.writer(text).writerows([header, *rows])
+    write_output(path, lambda temporary: temporary.write_text(text.getvalue(), encoding="utf-8", newline=""))

@@ -1,4 +1,4 @@
-"""`metrix threshold`: from which similarity on two images are the same thing."""
+"""`metrix threshold`: the similarity above which two images show the same thing."""
 
 from __future__ import annotations
 
@@ -46,14 +46,10 @@ def threshold(
     metrix index takes it over; metrix search --same uses it. Precision depends on how many images a class has: choose
     by --far where the searched collection is very different from the test images.
     """
-    import json
-
-    from rich.markup import escape
-
-    from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.next_steps import command, print_next
+    from metrix.cli.terminal.next_steps import command
+    from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.progress import show_progress
-    from metrix.cli.terminal.search_tables import build_threshold_table, describe_threshold
+    from metrix.cli.terminal.search_tables import build_threshold_table, describe_threshold, warn_of_small_recall
     from metrix.extras import require_extra
     from metrix.report.figures.threshold import draw_threshold
     from metrix.report.page.writing import write_figure
@@ -74,11 +70,10 @@ def threshold(
     written = [write_threshold(model, found)]
     folder = make_output_folder(run, output)
     written += write_figure(draw_threshold(found.pairs, found.threshold, describe_classes(found)), folder)
-    if json_output:
-        typer.echo(json.dumps(found.to_dict()))
-        return
-    Console().print(build_threshold_table(found))
-    Console(soft_wrap=True).print(describe_threshold(found), markup=False, highlight=False)
-    print_next((f"{command('metrix', 'index', run)} PATH -o my.index", "an index that knows it, for search --same"))
-    for path in written:
-        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
+    Outcome(
+        found.to_dict(),
+        [build_threshold_table(found)],
+        notes=[describe_threshold(found), *warn_of_small_recall(found)],
+        written=written,
+        next=[(f"{command('metrix', 'index', run)} PATH -o my.index", "an index that knows it, for search --same")],
+    ).print(json_output)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from metrix.data import Broken
 from metrix.data.catalogue import leaves_root
+from metrix.data.layouts.manifest import infer_types, read_columns
 from metrix.errors import DataError, InvalidInput
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
@@ -32,9 +33,9 @@ from metrix.retrieve.vector_lists import list_vectors, refuse_root
 from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel
-from metrix.search import Index, Items, Settings
+from metrix.search import LABEL, Fingerprint, Index, Items, Settings
 from metrix.search.description import VectorEngine
-from metrix.search.generations import require_index_folder
+from metrix.search.generations import read_sound_description, require_index_folder
 from metrix.search.items import join_items
 
 BLOCKS_AT_ONCE = 32  # of embeddings, that are put into the index together
@@ -62,6 +63,7 @@ def index_images(
     follow_links: bool = False,
     settings: Settings | None = None,
     engine: str = TORCH,
+    overwrite: bool = True,
 ) -> Indexed:
     """Embed images and write an index of them; one that is there stays in place until the new one is complete.
 
@@ -72,7 +74,7 @@ def index_images(
         model: of the run, from `open_run`.
         images: what `list_images` takes.
         output: the folder of the index.
-        kind: exact, hnsw or ivf.
+        kind: exact, hnsw, ivf, sq8 or ivf-pq.
         store: `faiss`, or `milvus:PATH`, `milvus:http://HOST:PORT`.
         root: the folder that ids are relative to.
         max_bad: how many images may be unreadable; any number by default.
@@ -80,13 +82,17 @@ def index_images(
         settings: of the approximate kinds.
         engine: what runs the network, as in `write_embeddings`; it is stored in the index, and used for what is added
             later and, if its vectors differ from the exact ones, for queries.
+        overwrite: replace an index of another model or of other images; False refuses to.
 
     Raises:
+        InvalidInput: there is an index of another model or of other images, and `overwrite` is False.
         DataError: more images are unreadable than `max_bad`, or all of them; an index that is there stays as it is.
     """
     require_index_folder(output)
     wanted = read_engine(engine, model)
     given = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links, check=False)
+    if not overwrite:
+        _require_same(output, fingerprint(model, given.data), given)
     with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
         index = Index.create(
             output,
@@ -105,11 +111,45 @@ def index_images(
     return Indexed(index, len(listed), listed.skipped, chosen.to_dict())
 
 
+def _require_same(output: Path, model: Fingerprint, given: ImageList) -> None:
+    """An error if there is an index of another model or of other images."""
+    before = read_sound_description(output)
+    if before is None:
+        return
+    made_by = before.model
+    if made_by is not None and (made_by.digest, made_by.view) != (model.digest, model.view):
+        kept = " and its threshold" if before.threshold is not None else ""
+        raise InvalidInput(
+            f"{output} holds {before.count:,} {before.examples} of another model ({made_by.run or made_by.digest[:12]})"
+            f"{kept}: choose another name, or give --overwrite"
+        )
+    root = None if given.root is None else str(given.root)
+    if (before.root, before.data) != (root, given.data):
+        where = before.root or before.data or "vectors"
+        raise InvalidInput(f"{output} is an index of {where}: choose another name, or give --overwrite")
+
+
+def set_columns_from(index: Index, path: Path) -> None:
+    """Set columns of items by a table with a column `id`, or `path`, and others; vectors stay as they are."""
+    table = read_columns(path)
+    key = next((name for name in ("id", "path") if name in table), None)
+    if key is None:
+        raise DataError(f"{path}: expected a column 'id', got {first_few(list(table), 10)}")
+    ids: list[Any] = ["" if one is None else str(one).strip() for one in table[key]]
+    if not index.store.ids_are_text:
+        ids = infer_types(ids)
+    columns = {name: values if name == LABEL else infer_types(values) for name, values in table.items() if name != key}
+    if not columns:
+        raise DataError(f"{path}: expected columns to set beside {key!r}, got none")
+    index.set_columns(ids, columns)
+
+
 def add_images(
     model: TrainedModel,
     images: Sequence[str | os.PathLike[str]],
     output: Path,
     *,
+    store: str | None = None,
     replace: bool = False,
     max_bad: int | float | None = None,
     engine: str = AUTO,
@@ -119,7 +159,7 @@ def add_images(
     The images have to be below the index's root; links out of it are followed if the index was built that way. They go
     through the engine that the index was built with; another one than `auto` must be the same.
     """
-    index = Index.open(output)
+    index = Index.open(output, store)
     root = index.description.root
     index.require_model(fingerprint(model, index.description.data))
     if root is None and not model.embedder.takes_vectors:

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -97,6 +100,7 @@ class Description(_Strict):
     count: int = Field(ge=0)  # items
     skipped: int = Field(default=0, ge=0)  # images that could not be read
     root: str | None = None  # the folder that ids are paths below
+    relative_root: str | None = None  # the same, seen from the index: both may move together
     follow_links: bool = False  # images may be outside the root, through symbolic links
     data: str | None = None  # the embedded dataset that the images are of, if they are not files
     model: Fingerprint | None = None
@@ -124,7 +128,8 @@ class Description(_Strict):
 
     def write(self, folder: Path) -> None:
         """Replace the description of a folder, in one step."""
-        write_json(folder / FILE, self.model_dump())
+        relative = None if self.root is None else _relative(self.root, folder)
+        write_json(folder / FILE, {**self.model_dump(), "relative_root": relative})
 
     @classmethod
     def read(cls, folder: Path) -> Description:
@@ -149,10 +154,43 @@ class Description(_Strict):
                 "metrix that wrote it"
             )
         try:
-            return cls.model_validate(content)
+            found = cls.model_validate(content)
+            beside = None if found.relative_root is None else folder / found.relative_root
+            if beside is None or not beside.is_dir():
+                return found
+            return found.model_copy(update={"root": str(beside.resolve())})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise DataError(
                 f"{path}: {where}: {first['msg']}; the description is damaged, build the index anew"
             ) from None
+
+
+def _relative(root: str, folder: Path) -> str | None:
+    try:
+        return Path(os.path.relpath(root, folder)).as_posix()
+    except ValueError:  # on another drive of Windows
+        return None
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """What an index says of itself, for people and scripts, without opening its store."""
+    description = Description.read(folder)
+    files = [
+        folder / str(name)
+        for key in ("vectors", "items", "codes", "lists")
+        for name in _names(description.place.get(key))
+    ]
+    changed = (folder / FILE).stat().st_mtime
+    return {
+        "index": str(folder),
+        **description.model_dump(),
+        "bytes": sum(file.stat().st_size for file in files if file.is_file()),
+        "changed": datetime.fromtimestamp(changed, timezone.utc).isoformat(timespec="seconds"),
+        "age_seconds": max(0.0, time.time() - changed),
+    }
+
+
+def _names(value: Any) -> list[Any]:
+    return [] if value is None else [value] if isinstance(value, str) else list(value)

@@ -104,6 +104,15 @@ def write_part(folder: Path, name: str, batches: Iterable[Items], half: bool = F
     return {"vectors": [vectors.name], "items": [table.name]}
 
 
+def write_table(folder: Path, name: str, table: Any) -> str:
+    """Write ids and columns alone, for vectors that stay; returns the name of the file."""
+    path = folder / f"items-{name}.arrow"
+    with path.open("wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    sync(path)
+    return path.name
+
+
 def write_codes(
     folder: Path, name: str, place: Mapping[str, Any], kind: str, settings: Settings, codes: Any = None
 ) -> dict[str, Any]:

@@ -24,10 +24,11 @@ from metrix.search.faiss_files import (
     write_codes,
     write_generation,
     write_part,
+    write_table,
 )
 from metrix.search.faiss_kinds import APPROXIMATE, build_codes, build_parameters
 from metrix.search.filters import EVERYTHING, Filter, mask
-from metrix.search.items import Items, column_types_of, take, with_id_column
+from metrix.search.items import Items, column_types_of, merge_column, take, with_id_column
 from metrix.search.nearest import nearest
 from metrix.search.settings import Settings
 from metrix.search.stores import SCAN_ROWS, Best, Neighbours
@@ -199,6 +200,18 @@ class FaissStore:
         codes = read_codes(folder, self._place)
         place = {key: value for key, value in place.items() if key not in ("codes", "lists")}
         return {**place, **write_codes(folder, name, place, self._kind, self.settings, codes)}
+
+    def set_columns(
+        self, folder: Path, generation: int, rows: NDArray[np.int64], table: Any
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Write ids and columns anew; vectors and codes stay as they are."""
+        columns = {name: self._columns[name] for name in self._columns.column_names}
+        for name in table.column_names:
+            now = columns.get(name, pa.chunked_array([pa.nulls(len(self), table[name].type)]))
+            columns[name] = pa.chunked_array([merge_column(name, now, rows, table[name])])
+        changed = pa.table(columns)
+        file = write_table(folder, name_files(generation), with_id_column(self._ids, changed))
+        return {**self._place, "items": [file]}, column_types_of(changed.schema)
 
     def close(self) -> None:
         """Let go of the codes; mapped files are released with the arrays."""

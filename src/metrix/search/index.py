@@ -38,7 +38,7 @@ from metrix.search.generations import (
     write_items,
 )
 from metrix.search.hits import Hits
-from metrix.search.items import Items, chained, drop_id, in_batches, same_columns, unit_vectors
+from metrix.search.items import Items, chained, drop_id, in_batches, read_table_of, same_columns, unit_vectors
 from metrix.search.recall import measure_recall
 from metrix.search.refining import ALPHA
 from metrix.search.searching import search_store
@@ -145,13 +145,16 @@ class Index:
         return cls.open(folder, store)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], store: str | None = None) -> Index:
+    def open(
+        cls, folder: str | os.PathLike[str], store: str | None = None, root: str | os.PathLike[str] | None = None
+    ) -> Index:
         """The index in a folder. With faiss nothing is read but what a search touches.
 
         Args:
             folder: the index.
             store: `milvus:http://HOST:PORT`, where the description says that its vectors are. It is asked for where
                 that is not beside the index: a description of a stranger may name any address.
+            root: the folder of its images, if they have moved.
         """
         folder = Path(folder)
         for _ in range(20):
@@ -161,7 +164,10 @@ class Index:
 
                 require_known_address(str(description.place.get("uri")), folder, store)
             try:
-                return cls(open_store(folder, description), description, folder)
+                opened = cls(open_store(folder, description), description, folder)
+                if root is not None:
+                    opened.description = description.model_copy(update={"root": str(Path(root).resolve())})
+                return opened
             except FileNotFoundError as error:
                 if Description.read(folder) == description:  # not replaced meanwhile
                     raise DataError(f"{folder}: expected {error.filename}, which is missing; build it anew") from error
@@ -314,6 +320,23 @@ class Index:
     def delete(self, ids: Sequence[Any]) -> None:
         """Take items away; an id that is not there is an error."""
         self._change([], lambda: (), delete=list(dict.fromkeys(ids)))
+
+    def set_columns(self, ids: Sequence[Any], columns: Mapping[str, Sequence[Any]]) -> None:
+        """Set columns of some items, new ones too, without touching vectors; other items keep what they have.
+
+        On Milvus, a column has to be there already.
+        """
+        folder = self._need_folder()
+        with hold_for_writing(folder):
+            self._reload(folder)
+            before = self.description
+            rows = self.require_known(ids)
+            table = read_table_of(columns, len(ids))
+            generation = next_generation(folder, before)
+            place, types = self.store.set_columns(folder, generation, rows, table)
+            update = {"generation": generation, "place": place, "columns": types}
+            switch_generation(folder, before.model_copy(update=update), before, measure=False)
+            self._reload(folder)
 
     def merge(self, other: Index) -> None:
         """Add the items of another index of the same model.

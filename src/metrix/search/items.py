@@ -87,6 +87,23 @@ def with_id_column(ids: Any, columns: Any) -> Any:
     return pa.table({"id": ids, **{name: columns[name] for name in columns.column_names}})
 
 
+def read_table_of(columns: Mapping[str, Sequence[Any]], count: int) -> Any:
+    """Columns as a table, checked."""
+    return pa.table({name: _column(name, values, count) for name, values in columns.items()})
+
+
+def merge_column(name: str, now: Any, rows: NDArray[np.int64], values: Any) -> Any:
+    """A column in which some rows have other values; of the type that it has, or of the new ones if it has none."""
+    kind = values.type if now.null_count == len(now) and now.type != values.type else now.type
+    try:
+        both = pa.concat_arrays([one.combine_chunks().cast(kind) for one in (now, values)])
+    except pa.ArrowInvalid as error:
+        raise DataError(f"column {name!r}: expected {now.type}, as the index has, got {values.type}") from error
+    places = np.arange(len(now))
+    places[rows] = len(now) + np.arange(len(rows))
+    return both.take(pa.array(places))
+
+
 def drop_id(table: Any) -> Any:
     """The columns of a table without `id`; one that had no other keeps its number of rows."""
     return table.drop_columns(["id"]) if table.num_columns > 1 else _no_columns(table.num_rows)

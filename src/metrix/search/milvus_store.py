@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 from metrix.errors import DataError, InvalidInput, ShapeError
 from metrix.search.faiss_store import as_ids
 from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression, for_integers
-from metrix.search.items import COLUMN_TYPES, Items, in_batches, require_distinct, same_columns, take, with_id_column
+from metrix.search.items import (
+    COLUMN_TYPES,
+    Items,
+    in_batches,
+    merge_column,
+    require_distinct,
+    same_columns,
+    take,
+    with_id_column,
+)
 from metrix.search.milvus_collections import connect, explained
 from metrix.search.settings import Settings
 from metrix.search.stores import SCAN_ROWS, Neighbours
@@ -216,6 +225,23 @@ class MilvusStore:
             self._upsert([{**one, "removed": generation} for one in found])
         added = self.insert(new, generation, int(self._place["next_row"]))
         return {**self._place, "next_row": int(self._place["next_row"]) + added}
+
+    def set_columns(
+        self, folder: Path, generation: int, rows: NDArray[np.int64], table: Any
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Replace these rows by others with the same vectors."""
+        unknown = [name for name in table.column_names if name not in self._column_types]
+        if unknown:
+            raise DataError(
+                f"columns: expected {', '.join(self._column_types) or 'none'}, as the collection has, got "
+                f"{unknown[0]}; build the index anew with it"
+            )
+        found = self._items(self._read(rows, ["*"]))
+        columns = {name: found.columns[name] for name in self._column_types}
+        for name in table.column_names:
+            columns[name] = merge_column(name, columns[name], np.arange(len(rows)), table[name])
+        changed = Items(found.ids, found.vectors, pa.table(columns))
+        return self.change(folder, generation, [changed], rows), dict(self._column_types)
 
     def insert(self, batches: Iterable[Items], generation: int, next_row: int) -> int:
         """Add items as rows from `next_row` on; returns how many."""

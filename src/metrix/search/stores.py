@@ -76,6 +76,15 @@ class Store(Protocol):
             Where the new generation is, for the description.
         """
 
+    def set_columns(
+        self, folder: Path, generation: int, rows: NDArray[np.int64], table: Any
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Prepare a generation in which these rows have the values of an Arrow table; vectors stay as they are.
+
+        Returns:
+            Where the new generation is, and the types of its columns.
+        """
+
     def close(self) -> None:
         """Let go of files and connections."""
 

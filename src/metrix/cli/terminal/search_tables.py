@@ -9,10 +9,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from metrix.messages import first_few
+from metrix.messages import count, first_few
 from metrix.runs.thresholds import MeasuredThreshold, describe_classes
 from metrix.search import Duplicates, Index, Suspect
 
+SMALL_RECALL = 0.1  # of a threshold, below which it is of little use
 MOST = 50  # groups or suspects in a table; --json lists all
 
 
@@ -37,9 +38,46 @@ def build_index_table(path: Path, index: Index, embedded: int) -> Table:
     return table
 
 
-def build_answer_table(query: str, hits: Sequence[Mapping[str, Any]], columns: Sequence[str], ranked: bool) -> Table:
-    """Build a table of the neighbours of one query, nearest first."""
+def build_info_table(path: Path, info: Mapping[str, Any]) -> Table:
+    """Build a table of what an index says of itself."""
+    table = Table(title=escape(str(path)), show_header=False)
+    model = info["model"]
+    rows: dict[str, object] = {"items": f"{info['count']:,}"}
+    if model is not None:
+        rows |= {"model": f"{model['digest'][:12]} ({model['run'] or 'run unknown'})", "view": model["view"]}
+        rows["embedded by"] = model["engine"]["file"] or model["engine"]["name"]
+    rows |= {"dimension": info["dim"], "kind": info["kind"], "store": info["store"]}
+    if info["store"] == "milvus":
+        rows["collection"] = f"{info['place'].get('collection')} in {info['place'].get('uri')}"
+    if info["recall"] is not None:
+        rows["recall@10 against exact"] = f"{100 * info['recall']:.2f} %"
+    rows["columns"] = first_few([f"{name} ({kind})" for name, kind in info["columns"].items()], 10) or "none"
+    rows["root"] = info["root"] or info["data"] or "none: vectors"
+    rows["bytes"] = f"{info['bytes']:,}" if info["store"] == "faiss" else "in the store"
+    rows |= {"generation": info["generation"], "changed": f"{info['changed']} ({_age(info['age_seconds'])} ago)"}
+    for name, value in rows.items():
+        table.add_row(name, escape(str(value)))
+    return table
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            return count(int(seconds // length), unit)
+    return count(int(seconds), "second")
+
+
+def build_answer_table(
+    query: str,
+    hits: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    ranked: bool,
+    minimum: float | None = None,
+) -> Table:
+    """Build a table of the neighbours of one query, nearest first; `minimum` is the similarity that was asked for."""
     caption = "in the order of re-ranking" if ranked and hits else "" if hits else "nothing was found"
+    if minimum is not None:
+        caption = f"{caption}{', ' if caption else ''}at similarity {minimum:.4f} or more"
     table = Table(title=escape(query), caption=caption or None, caption_justify="left")
     table.add_column("", justify="right")
     table.add_column("similarity", justify="right")
@@ -100,6 +138,17 @@ def describe_threshold(found: MeasuredThreshold) -> str:
     chosen = found.threshold
     caution = f"; caution: figures {found.caution}" if found.caution else ""
     return f"for a {aim[chosen.target]} {chosen.wanted:g}, over {describe_classes(found)}{caution}"
+
+
+def warn_of_small_recall(found: MeasuredThreshold) -> list[str]:
+    """A sentence if a threshold accepts so few pairs of one class that it is of little use."""
+    recall = found.threshold.recall
+    if recall >= SMALL_RECALL:
+        return []
+    return [
+        f"it accepts only {100 * recall:.2g} % of the pairs of one class: search --same will miss nearly all of them; "
+        "ask for less, or train a better model"
+    ]
 
 
 def _more(listed: Sequence[object]) -> str | None:
