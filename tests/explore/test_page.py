@@ -337,6 +337,10 @@ def test_the_description_of_the_api(visit: Any, indexed: Path) -> None:
         page.wait_for_selector("section")
         titles = page.locator("h2").all_inner_texts()
         assert {"GET /search", "POST /search", "GET /items/{id}", "GET /metrics"} <= set(titles)
+        examples = dict(zip(titles, page.locator("pre").all_inner_texts(), strict=True))
+        assert examples["DELETE /items/{id}"] == f"curl -X DELETE '{address}/items/ID'"
+        assert examples["PUT /items/{id}"] == f"curl -X PUT -F image=@query.jpg '{address}/items/ID'"
+        assert '-d \'{"ids":["ID"]}\'' in examples["POST /items/delete"]
 
 
 def test_a_server_that_has_gone_is_said(visit: Any, indexed: Path) -> None:

@@ -109,7 +109,7 @@ class JsonQuery(BaseModel):
 class JsonQueries(BaseModel):
     """One query, or several."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, json_schema_extra={"example": {"id": "ID"}})
     id: str | int | None = Field(default=None, description="an item of the index; it is left out of its answer")
     vector: list[float] | None = Field(default=None, description="an embedding, at any scale")
     queries: list[JsonQuery] | None = Field(
@@ -135,7 +135,9 @@ class NewItem(BaseModel):
 class NewItems(BaseModel):
     """Items to add."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"items": [{"id": "ID", "vector": [0.1, 0.2]}]}}
+    )
     items: list[NewItem] = Field(min_length=1)
     replace: bool = Field(default=False, description="items that are there are replaced; else they are an error")
 
@@ -143,7 +145,7 @@ class NewItems(BaseModel):
 class GoneItems(BaseModel):
     """Items to take away."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"ids": ["ID"]}})
     ids: list[str | int] = Field(min_length=1)
 
 

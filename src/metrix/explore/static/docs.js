@@ -30,11 +30,21 @@ const table = (rows) =>
     el('tbody', {}, ...rows.map((cells) => el('tr', {}, ...cells.map((text) => el('td', { textContent: text }))))),
   );
 
+// How to ask with curl: a line for each kind of body.
 function example(method, path, operation) {
-  const address = `${location.origin}${path.replace('{id}', 'ID')}`;
-  if (!operation.requestBody)
-    return `curl ${method === 'get' ? '' : `-X ${method.toUpperCase()} `}'${address}${path === '/search' ? '?id=ID&k=10' : ''}'`;
-  return `curl -F image=@query.jpg '${address}?k=10'\ncurl -H 'Content-Type: application/json' -d '{"id": "ID"}' '${address}?k=10'`;
+  const query = path === '/search' ? (method === 'get' ? '?id=ID&k=10' : '?k=10') : '';
+  const address = `'${location.origin}${path.replace('{id}', 'ID')}${query}'`;
+  const verb = ['get', 'post'].includes(method) ? '' : `-X ${method.toUpperCase()} `;
+  const bodies = operation.requestBody?.content;
+  if (!bodies) return `curl ${method === 'post' ? '-X POST ' : verb}${address}`;
+  const lines = {
+    'multipart/form-data': () => `-F image=@query.jpg ${address}`,
+    'application/json': ({ schema }) =>
+      `-H 'Content-Type: application/json' -d '${JSON.stringify(schema.example)}' ${address}`,
+  };
+  return Object.entries(bodies)
+    .map(([kind, body]) => `curl ${verb}${lines[kind](body)}`)
+    .join('\n');
 }
 
 function describe(path, method, operation) {
