@@ -15,8 +15,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from metrix.errors import MetrixWarning
+from metrix.errors import InvalidInput, MetrixWarning
+
+Stored = TypeVar("Stored")
 
 
 def cache_folder() -> Path:
@@ -158,6 +161,25 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: object, indent: int | None = 2) -> None:
     """Write a JSON file in UTF-8, atomically; `indent=None` puts everything on one line."""
     write_text(path, json.dumps(content, indent=indent, ensure_ascii=False) + "\n")
+
+
+def parse_stored(kind: type[Stored], text: str, path: Path) -> Stored:
+    """What metrix wrote to a file as JSON, as an instance of a dataclass or a pydantic model.
+
+    Raises:
+        InvalidInput: it is not what was written; the message names the file, the first value that is wrong, and why.
+
+    >>> parse_stored(dict[str, int], '{"epoch": 3}', Path("progress.json"))
+    {'epoch': 3}
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise InvalidInput(f"{path} is damaged: {where}{first['msg']}") from error
 
 
 def describe_failure(error: Exception) -> str:

@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from torch import Tensor
 
 from metrix.errors import ModelError
@@ -102,34 +103,38 @@ def read(path: Path) -> SavedModel:
     return SavedModel(choices, data_config, view, tensors, file)
 
 
-def _check_data_config(config: DataConfig) -> None:
-    """Raise `ValueError` unless the values are of the right kind, which JSON does not say."""
-    numbers = (config.size, config.channels)
-    colours = (*config.mean, *config.std)
-    if not all(type(number) is int and number > 0 for number in numbers):
-        raise ValueError(f"size and channels: expected integers > 0, got {numbers}")
-    if {len(config.mean), len(config.std)} != {config.channels} or not all(type(c) in (int, float) for c in colours):
-        raise ValueError(f"mean and std: expected {config.channels} numbers each, got {config.mean} and {config.std}")
+class _Header(BaseModel):
+    """The stored config; the arguments of `Embedder` are the keys besides these."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    format: int
+    data: DataConfig
+    view: ImageView | None = None  # models of 0.1.0 have none
+
+    @field_validator("data")
+    @classmethod
+    def _check(cls, data: DataConfig) -> DataConfig:
+        if min(data.size, data.channels) < 1 or {len(data.mean), len(data.std)} != {data.channels}:
+            raise ValueError(f"expected sizes > 0, and a mean and a std of each channel, got {data}")
+        return data
 
 
 def _parse_config(text: str, file: Path) -> tuple[dict[str, Any], DataConfig, ImageView | None]:
     from metrix.model.embedder import EmbedderConfig
 
     try:
-        content = json.loads(text)
-        version = content.pop("format")
-        data = content.pop("data")
-        data_config = DataConfig(**{**data, "mean": tuple(data["mean"]), "std": tuple(data["std"])})
-        _check_data_config(data_config)
-        view = content.pop("view", None)  # models of 0.1.0 have none
-        view = None if view is None else ImageView(**view)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"the config of {file} cannot be parsed: {error!r}") from error
+        header = _Header.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ModelError(f"the config of {file} cannot be parsed: {where}: {first['msg']}") from error
+    choices = dict(header.model_extra or {})
     known = {field.name for field in fields(EmbedderConfig)}
     added = {field.name for field in fields(EmbedderConfig) if field.default is not MISSING}  # not in older models
-    if version != FORMAT or not known - added <= set(content) <= known:
+    if header.format != FORMAT or not known - added <= set(choices) <= known:
         raise ModelError(
-            f"the config of {file}: expected format {FORMAT} with the keys {sorted(known)}, got format {version} "
-            f"with {sorted(content)}; another version of metrix may be able to read it"
+            f"the config of {file}: expected format {FORMAT} with the keys {sorted(known)}, got format {header.format} "
+            f"with {sorted(choices)}; another version of metrix may be able to read it"
         )
-    return content, data_config, view
+    return choices, header.data, header.view

@@ -205,6 +205,10 @@ class ImageBatches:
             self._loader = data.loader(self.part, self.sampler, workers=self.workers)
         return iter(self._loader)
 
+    def example(self) -> Tensor:
+        """One input of the network, (1, …), without drawing a random number."""
+        return self.part.with_transform(self.test_view).batch([0])[0]
+
     def embed(self, part: Part, device: torch.device) -> Tensor:
         """Unit embeddings (n, d) of a part under the test view; processes share the work and all get the result."""
         still = part.with_transform(self.test_view)
@@ -291,6 +295,10 @@ class ActivationBatches(ImageBatches):
             views = (self.shift[numbers] + epoch + np.asarray(visits)) % self.views
             rows = list(zip(numbers, views.tolist(), strict=True))
             yield self.cache.read(rows), self.part.labels[numbers]
+
+    def example(self) -> Tensor:
+        """The cached activations of one view, (1, …)."""
+        return self.cache.read([(0, 0)])
 
     def embed(self, part: Part, device: torch.device) -> Tensor:
         """Unit embeddings (n, d) of a part from the cached activations of its test view."""

@@ -7,24 +7,27 @@ Tensors are named after what they belong to (`model/…`, `loss/…`, `memory/�
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from metrix.errors import InvalidInput
-from metrix.files import write_atomically
+from metrix.files import parse_stored, write_atomically
 from metrix.train.collapse import CollapseWatch
 from metrix.train.distributed import shard_like
 
 _HEADER = "metrix_progress"
+Count = Annotated[int, Field(ge=0)]
 
 
-@dataclass
+@dataclass(config=ConfigDict(extra="forbid", strict=True))
 class Progress:
     """Where a run stands: it has trained on `batch` batches of epoch `epoch`, and on `step` in all.
 
@@ -41,19 +44,19 @@ class Progress:
     scaler          state of the gradient scaler (16-mixed)
     """
 
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    epoch: Count = 0
+    batch: Count = 0
+    step: Count = 0
+    sums: Annotated[list[float], Field(min_length=3, max_length=3)] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     done: bool = False
     best: float | None = None
     best_epoch: int | None = None
-    without_better: int = 0
+    without_better: Count = 0
     seconds: float = 0.0
     activation_seconds: float = 0.0
-    skipped: int = 0
-    skipped_here: int = 0
-    skipped_last: int = 0
+    skipped: Count = 0
+    skipped_here: Count = 0
+    skipped_last: Count = 0
     separation: CollapseWatch = field(default_factory=CollapseWatch)
     scaler: dict[str, Any] | None = None
 
@@ -89,57 +92,25 @@ def write(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
 
 def read(path: Path) -> tuple[dict[str, Tensor], Progress]:
     """The tensors and the progress of a checkpoint."""
+    return _read(path, with_tensors=True)
+
+
+def _read(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], Progress]:
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(_HEADER)
             if header is None:
                 raise InvalidInput(f"{path} is not a checkpoint of metrix: its header has no progress")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, FileNotFoundError) as error:
         raise InvalidInput(f"{path} cannot be read as a checkpoint: {error}") from error
-    return tensors, _parse_progress(header, path)
+    return tensors, parse_stored(Progress, header, path)
 
 
 def read_progress(path: Path) -> Progress:
     """The progress of a checkpoint, without its tensors."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(_HEADER)
-    except (SafetensorError, FileNotFoundError) as error:
-        raise InvalidInput(f"{path} cannot be read as a checkpoint: {error}") from error
-    if header is None:
-        raise InvalidInput(f"{path} is not a checkpoint of metrix: its header has no progress")
-    return _parse_progress(header, path)
-
-
-def _parse_progress(header: str, path: Path) -> Progress:
-    """The progress in the header of a checkpoint; `InvalidInput` if it is damaged."""
-
-    def is_number(value: object, whole: bool = False) -> bool:
-        return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-
-    try:
-        values = json.loads(header)
-        separation = CollapseWatch(**values.pop("separation", {}))
-        found = Progress(**values, separation=separation)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"{path} is damaged: its header has no progress that can be read ({error})") from error
-    skipped = (found.skipped, found.skipped_here, found.skipped_last)
-    counts = (found.epoch, found.batch, found.step, found.without_better, *skipped)
-    sound = (
-        all(is_number(count, whole=True) and count >= 0 for count in counts)
-        and isinstance(found.sums, list)
-        and len(found.sums) == 3
-        and all(is_number(value) for value in (*found.sums, found.seconds, found.activation_seconds))
-        and isinstance(found.done, bool)
-        and (found.best is None or is_number(found.best))
-        and (found.best_epoch is None or is_number(found.best_epoch, whole=True))
-        and separation.is_sound
-        and (found.scaler is None or isinstance(found.scaler, dict))
-    )
-    if not sound:
-        raise InvalidInput(f"{path} is damaged: the progress in its header has values of the wrong kind")
-    return found
+    return _read(path, with_tensors=False)[1]
 
 
 def select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

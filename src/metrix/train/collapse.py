@@ -13,10 +13,12 @@ cannot be told apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -65,7 +67,7 @@ class SeparationProbe:
         return measure_separation(embeddings, labels) if due else None
 
 
-@dataclass
+@dataclass(config=ConfigDict(extra="forbid", strict=True))
 class CollapseWatch:
     """What is known of the separation in a run; it is saved and restored with the progress of the run.
 
@@ -75,7 +77,7 @@ class CollapseWatch:
     """
 
     first: float | None = None
-    recent: list[list[float]] = field(default_factory=list)
+    recent: list[Annotated[list[float], Field(min_length=3, max_length=3)]] = field(default_factory=list)
     noticed: dict[str, Any] | None = None
 
     def add(self, measured: list[float], step: int, epoch: int) -> str | None:
@@ -103,14 +105,6 @@ class CollapseWatch:
             return False
         positive, negative, separation = self._means()
         return positive - negative < GAP and (separation < LOST * self.first or separation < NONE)
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether the values, which come from a file, are of the kinds that they should be."""
-        if not isinstance(self.recent, list) or not all(isinstance(x, list) and len(x) == 3 for x in self.recent):
-            return False
-        numbers = [0.0 if self.first is None else self.first, *(x for values in self.recent for x in values)]
-        return all(isinstance(x, int | float) for x in numbers) and isinstance(self.noticed, dict | None)
 
     def to_dict(self) -> dict[str, Any] | None:
         """What the results of a run say: None without a collapse."""

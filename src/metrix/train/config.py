@@ -292,6 +292,9 @@ class Training(ConfigSection):
     deterministic: bool = Field(
         False, description="on a GPU: the same run gives the same weights, without TF32 and measured convolutions"
     )
+    compile: bool = Field(
+        False, description="compile network and objective with torch.compile: the first steps take minutes, others less"
+    )
     seed: int = Field(0, ge=0, description="seed of weights, batches, views and mixup")
     validate_every: int = Field(1, ge=1, description="epochs between two validations")
     patience: int | None = Field(None, ge=1, description="stop after this many validations without improvement")

@@ -18,10 +18,11 @@ from metrix.errors import EmbeddingError, InvalidInput
 from metrix.extras import has_extra
 from metrix.machine.allocation import keep_freed_memory, measure_peak_memory
 from metrix.machine.bfloat16 import prepare_bfloat16
-from metrix.machine.devices import choose_device, report_refused_operations, set_arithmetic
+from metrix.machine.devices import AUTO, choose_device, report_refused_operations, set_arithmetic
 from metrix.train import checkpoint, distributed
 from metrix.train.batches import ActivationBatches, fit_batch_size, open_data, select_training_part
 from metrix.train.build import learning_rate_factor
+from metrix.train.compiling import compile_step
 from metrix.train.config import Config, Training
 from metrix.train.continuing import Continuation, describe_finish, plan_continuation
 from metrix.train.data_place import with_absolute_paths
@@ -37,7 +38,7 @@ from metrix.train.interruption import (
 from metrix.train.measuring import score
 from metrix.train.network import count_parameters, describe_footprint, describe_start, fit_network
 from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
-from metrix.train.precision import choose_precision
+from metrix.train.precision import choose_precision, suggest_bfloat16
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
 from metrix.train.trackers import TrackedRun, flatten_settings
@@ -191,7 +192,14 @@ def _train(
     trained = describe_footprint(*count_parameters(state.embedder, state.objective.loss))
     degrees = "" if state.objective.relation is None else describe_relation(state.objective.relation)
     few = describe_few_test_classes(dataset.catalogue, dataset.broken)
-    own = [few, lowered, "" if restored else describe_start(config), "" if longer is None else longer.describe()]
+    compiled = ""
+    if config.train.compile:
+        watcher.preparing("looking for a compiler", 0, 1)
+        compiled = compile_step(config, state.embedder, state.objective, team.device)
+        watcher.preparing("looking for a compiler", 1, 1)
+    start = "" if restored else describe_start(config)
+    faster = "" if restored or asked.train.precision != AUTO else _suggest_precision(config, state, watcher)
+    own = [few, compiled, lowered, start, "" if longer is None else longer.describe(), faster]
     for note in (*dataset.catalogue.notes, replaced, *own, degrees, trained):
         if note:
             watcher.note(note)
@@ -218,6 +226,14 @@ def _train(
     results = loop.finish()
     watcher.finished(run, results)
     return run
+
+
+def _suggest_precision(config: Config, state: TrainingState, watcher: Watcher) -> str:
+    if state.team.device.type != "cpu" or state.team.size > 1 or config.train.precision != "32-true":
+        return ""
+    steps = config.train.epochs * state.batches.sampler.batches_per_epoch
+    images = min(steps, config.train.max_steps or steps) * state.batches.sampler.batch_size
+    return suggest_bfloat16(config, state.batches.network, state.batches.example(), images, watcher.preparing)
 
 
 @dataclass

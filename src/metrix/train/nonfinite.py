@@ -7,21 +7,22 @@ nonfinite/step-N.safetensors   what `metrix replay` repeats it from: batch, weig
 from __future__ import annotations
 
 import copy
-import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from pydantic import AfterValidator, ConfigDict
+from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from metrix.errors import EmbeddingError, InvalidInput, MetrixError
-from metrix.files import describe_failure, write_atomically, write_json
+from metrix.files import describe_failure, parse_stored, write_atomically, write_json
 from metrix.messages import first_few
-from metrix.train.checkpoint import add_prefix
+from metrix.train.checkpoint import Count, add_prefix
 from metrix.train.config import Training
 from metrix.train.distributed import unshard
 from metrix.train.run_folder import RunFolder
@@ -36,6 +37,17 @@ class NonFiniteStep(MetrixError):  # noqa: N818 - named after what happened
     """A step had a loss or a gradient that is not finite, so the run stopped before the weights changed."""
 
     exit_code = 1
+
+
+def _having(*keys: str) -> AfterValidator:
+    """Requires some keys of a mapping."""
+
+    def check(given: dict[str, Any]) -> dict[str, Any]:
+        if missing := [key for key in keys if key not in given]:
+            raise ValueError(f"expected the keys {', '.join(keys)}, got none of {', '.join(missing)}")
+        return given
+
+    return AfterValidator(check)
 
 
 class StepReading(NamedTuple):
@@ -53,7 +65,7 @@ class StepReading(NamedTuple):
     request: int
 
 
-@dataclass
+@dataclass(config=ConfigDict(extra="forbid", strict=True))
 class BrokenStep:
     """What is known of a step that is not finite; `repr` of a number stands for one that JSON has no word for.
 
@@ -65,17 +77,17 @@ class BrokenStep:
     learner     the slice of the embedding that the batch trains (divide-and-conquer)
     """
 
-    step: int
-    epoch: int
-    batch: int
+    step: Count
+    epoch: Count
+    batch: Count
     broken: str
     said: str
-    losses: dict[str, float | str]
+    losses: Annotated[dict[str, float | str], _having(*TERMS)]
     lr: float
-    sizes: list[int]
-    num_classes: int
+    sizes: list[Count]
+    num_classes: Count
     learner: int | None = None
-    items: list[dict[str, Any]] = field(default_factory=list)
+    items: list[Annotated[dict[str, Any], _having("path", "class")]] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
 
 
@@ -261,16 +273,7 @@ def read_step(run: RunFolder, step: int) -> BrokenStep:
     """What is known of a saved step."""
     file = run.nonfinite / f"step-{step}.json"
     try:
-        found = BrokenStep(**json.loads(file.read_text("utf-8")))
-        sound = all(isinstance(n, int) and n >= 0 for n in (found.step, found.epoch, found.num_classes, *found.sizes))
-        sound = (
-            sound and isinstance(found.items, list) and all({"path", "class"} <= item.keys() for item in found.items)
-        )
-        sound = sound and found.losses.keys() == set(TERMS) and isinstance(found.learner, int | None)
+        text = file.read_text("utf-8", errors="replace")
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {describe_failure(error)}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"{file} is damaged: expected what metrix train wrote ({error})") from error
-    if not sound:
-        raise InvalidInput(f"{file} is damaged: it has values of the wrong kind")
-    return found
+    return parse_stored(BrokenStep, text, file)

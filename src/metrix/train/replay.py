@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from metrix.core.compute.micro_batches import MicroBatched
-from metrix.core.distributed.batch_norm import normalise_globally
 from metrix.core.objective import Objective, StepOutput
 from metrix.errors import EmbeddingError, InvalidInput
+from metrix.machine.devices import VARIABLE
+from metrix.model.mlp import MLP_BACKBONE
 from metrix.train import distributed
 from metrix.train.batches import FromActivations
-from metrix.train.build import build_embedder, build_loss, build_objective
 from metrix.train.checkpoint import select_prefix
 from metrix.train.config import Config
 from metrix.train.distributed import Launch, Team
 from metrix.train.divide_and_conquer import Slices
 from metrix.train.nonfinite import TERMS, BrokenStep, as_json_number, list_steps, read_step
 from metrix.train.run_folder import open_run_folder
+from metrix.train.state import build_parts, connect, restore_random
 
 
 @dataclass
@@ -108,7 +109,9 @@ def replay(path: Path, step: int | None = None) -> Replay:
     if step not in steps:
         raise InvalidInput(f"{path} has no saved step {step}; expected one of {', '.join(map(str, steps))}")
     saved, file = read_step(run, step), run.nonfinite / f"step-{step}.safetensors"
-    team = distributed.launch(config.train, Launch())
+    # the device that the run had, unless another was asked for
+    settings = config.with_values({"device": "auto"}).train if os.environ.get(VARIABLE) else config.train
+    team = distributed.launch(settings, Launch())
     try:
         tensors = load_file(file)
         return _repeat(config, saved, tensors, team)
@@ -123,11 +126,7 @@ def _repeat(config: Config, saved: BrokenStep, tensors: dict[str, Tensor], team:
     note, share = _choose_rows(saved, team)
     inputs, labels = (tensors[name][share].to(team.device) for name in ("inputs", "labels"))
 
-    def draw_as_before() -> None:
-        torch.set_rng_state(tensors["random/torch"])
-        generator.set_state(tensors["random/draws"])
-
-    draw_as_before()
+    restore_random(tensors, generator, team.device)
     out, refusal = None, ""
     try:
         with team.fabric.autocast():
@@ -139,7 +138,7 @@ def _repeat(config: Config, saved: BrokenStep, tensors: dict[str, Tensor], team:
         rows = _backward(out)
         embeddings = out.embeddings
     else:
-        draw_as_before()
+        restore_random(tensors, generator, team.device)
         with torch.no_grad(), team.fabric.autocast():
             embeddings = network.head(network.features(inputs))  # type: ignore[operator]
     norms = torch.linalg.vector_norm(embeddings.detach().float(), dim=1)
@@ -167,28 +166,20 @@ def _build(
     config: Config, saved: BrokenStep, tensors: dict[str, Tensor], team: Team, generator: torch.Generator
 ) -> tuple[nn.Module, nn.Module, Objective]:
     """Network and objective as they were before the step; nothing is read but what the step saved."""
-    embedder = build_embedder(config.with_values({"weights": None}))
+    length = tensors["inputs"].shape[1] if config.model.backbone == MLP_BACKBONE else None
+    embedder, objective = build_parts(config.with_values({"weights": None}), saved.num_classes, generator, length)
     embedder.load_state_dict(select_prefix("model", tensors))
-    embedder.to(team.device)
-    loss = build_loss(config.loss, saved.num_classes, config.model.dim, generator)
-    loss.load_state_dict(select_prefix("loss", tensors))
-    objective = build_objective(config, loss, generator)
+    objective.loss.load_state_dict(select_prefix("loss", tensors))
     if objective.memory is not None:
         objective.memory.load_state_dict(select_prefix("memory", tensors))
-    objective.to(team.device)
+    embedder.to(team.device)
+    objective.to(team.device).train()
     network: nn.Module = FromActivations(embedder) if config.model.views else embedder
     if config.train.scheme != "none":
         network = Slices(network, config.model.dim // config.train.clusters)
         network.learner = saved.learner
     network.train()
-    if config.train.micro_batch is not None:
-        network = MicroBatched(network, config.train.micro_batch)
-    if team.size > 1:
-        objective.across_ranks(mix=config.mixing.mix)
-        if config.model.sync_bn and config.train.micro_batch is None:
-            normalise_globally(embedder, team.ranks)
-    objective.train()
-    return embedder, network, objective
+    return embedder, connect(config, embedder, network, objective, team), objective
 
 
 def _choose_rows(saved: BrokenStep, team: Team) -> tuple[str, slice]:

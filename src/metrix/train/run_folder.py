@@ -22,19 +22,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from metrix.errors import InvalidInput
-from metrix.files import describe_failure, is_temporary, lock, remove_temporaries, write_json, write_text
+from metrix.files import (
+    describe_failure,
+    is_temporary,
+    lock,
+    parse_stored,
+    remove_temporaries,
+    write_json,
+    write_text,
+)
 from metrix.machine.environment import describe_environment
 from metrix.train import config as configuration
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of, replace_path
 
-# what is read from environment.json, and its types
-_ENVIRONMENT: dict[str, type] = {
-    **{"data_fingerprint": str, "asked": dict, "continued": list},
-    **{"data_relative_to_run": str, "root_relative_to_run": str},
-}
 LOCK = ".lock"  # in the folder of a run while a process trains it
+
+
+class Environment(BaseModel):
+    """What is read from environment.json; it has more, such as versions."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    data_fingerprint: str = ""
+    asked: dict[str, Any] = {}
+    continued: list[dict[str, Any]] = []
+    data_relative_to_run: str | None = None
+    root_relative_to_run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,11 +86,11 @@ class RunFolder:
         config = configuration.read_config(self.path / "config.yaml")
         environment = self._environment()
         values: dict[str, Any] = {}
-        if (relative := environment.get("data_relative_to_run")) and not exists(config.data.data):
+        if (relative := environment.data_relative_to_run) and not exists(config.data.data):
             beside = replace_path(config.data.data, self._resolve(relative))
             values |= {"data": beside} if exists(beside) else {}
         root = config.data.root
-        if root is not None and (relative := environment.get("root_relative_to_run")) and not Path(root).exists():
+        if root is not None and (relative := environment.root_relative_to_run) and not Path(root).exists():
             values |= {"root": self._resolve(relative)} if Path(self._resolve(relative)).exists() else {}
         return config.with_values(values) if values else config
 
@@ -83,22 +100,15 @@ class RunFolder:
     @property
     def asked_config(self) -> Config:
         """The configuration as it was asked for, before the data limited it (see `start`)."""
-        return self.config.with_values(self._environment().get("asked", {}))
+        return self.config.with_values(self._environment().asked)
 
-    def _environment(self) -> dict[str, Any]:
+    def _environment(self) -> Environment:
         file = self.path / "environment.json"
-        try:
-            found = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        except ValueError as error:
-            raise InvalidInput(f"{file} is damaged: expected JSON; restore it, or start a new run") from error
-        found = found if isinstance(found, dict) else {}
-        for key, kind in _ENVIRONMENT.items():
-            if not isinstance(found.get(key, kind()), kind):
-                raise InvalidInput(
-                    f"{file} is damaged: {key}: expected {kind.__name__}, got {type(found[key]).__name__}; restore it, "
-                    "or start a new run"
-                )
-        return found
+        return (
+            parse_stored(Environment, file.read_text("utf-8", errors="replace"), file)
+            if file.exists()
+            else Environment()
+        )
 
     @property
     def results(self) -> dict[str, Any] | None:
@@ -145,7 +155,7 @@ class RunFolder:
         """
         if not (self.path / "environment.json").exists():  # the run ended before it wrote this file
             self._write_environment(config, fingerprint, asked or config)
-        before = self._environment().get("data_fingerprint", "")
+        before = self._environment().data_fingerprint
         if before != fingerprint:
             raise InvalidInput(
                 f"{self.path} was trained on other data: expected fingerprint {before[:12]}, got {fingerprint[:12]}; "
@@ -163,7 +173,7 @@ class RunFolder:
         The model of before stays until there is a new one. If this is interrupted, the run is resumed as it was.
         """
         (self.path / "results.json").unlink(missing_ok=True)
-        environment = self._environment()
+        environment = self._environment().model_dump(exclude_unset=True)
         earlier = environment.get("continued", [])
         self.write_json("environment.json", {**environment, "continued": [*earlier, continuation]})
 

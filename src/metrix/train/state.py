@@ -195,30 +195,22 @@ def prepare(
     """
     settings = config.train
     torch.manual_seed(settings.seed)
-    embedder = build_embedder(config, vector_length(dataset))
-    if not restored:
-        standardise_vectors(embedder, part)
-    embedder.view = ImageView(dataset.catalogue.layout, None if config.data.cache == "none" else SHORT_SIDE)
     generator = torch.Generator().manual_seed(settings.seed)
     relation = relate_classes(config, dataset, part.class_names)
     # proxies of sets of labels are those of the labels
     classes = relation.indicators.shape[1] if isinstance(relation, LabelSets) else part.num_classes
-    loss = build_loss(config.loss, classes, config.model.dim, generator)
-    objective = build_objective(config, loss, generator)
+    embedder, objective = build_parts(config, classes, generator, vector_length(dataset))
     if relation is not None:
         objective.with_relation(relation)
+    if not restored:
+        standardise_vectors(embedder, part)
+    embedder.view = ImageView(dataset.catalogue.layout, None if config.data.cache == "none" else SHORT_SIDE)
     batches = build_batches(config, embedder, dataset, part, report, team)
     objective.explain(batches.network)  # raises if network and mixup do not go together
     if config.model.head_init == "whiten" and not restored:
         _whiten_head(embedder, batches, team)
     scheme = build_scheme(config, batches)
-    network = scheme.network
-    if settings.micro_batch is not None:
-        network = MicroBatched(network, settings.micro_batch)
-    if team.size > 1:
-        objective.across_ranks(mix=config.mixing.mix)
-        if config.model.sync_bn and settings.micro_batch is None:  # micro-batches have statistics of their own
-            synchronise_batch_norm(config, embedder, team)
+    network = connect(config, embedder, scheme.network, objective, team)
     probe = SeparationProbe()
     whole = NetworkWithLoss(network, objective, probe)
     if objective.memory is not None and team.size > 1:  # alike everywhere: nothing to broadcast in each step
@@ -226,12 +218,38 @@ def prepare(
         ddp: Any = nn.parallel.DistributedDataParallel
         ddp._set_params_and_buffers_to_ignore_for_model(whole, names)
     module = team.fabric.setup_module(whole)
-    optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, loss, team.device))
+    optimizer = team.fabric.setup_optimizers(build_optimizer(config, embedder, objective.loss, team.device))
     average = WeightAverage(embedder, settings.ema) if settings.ema > 0 else None
     progress = Progress()
     return TrainingState(
         embedder, objective, module, optimizer, average, generator, batches, scheme, team, progress, probe
     )
+
+
+def build_parts(
+    config: Config, classes: int, generator: torch.Generator, inputs: int | None = None
+) -> tuple[Embedder, Objective]:
+    """Network and objective of a configuration, before training.
+
+    Args:
+        config: the settings of the run
+        classes: how many of them are trained on
+        generator: draws λ, pairs and mixup types, and what a loss draws
+        inputs: the length of vectors, where the data are vectors
+    """
+    embedder = build_embedder(config, inputs)
+    loss = build_loss(config.loss, classes, config.model.dim, generator)
+    return embedder, build_objective(config, loss, generator)
+
+
+def connect(config: Config, embedder: Embedder, network: nn.Module, objective: Objective, team: Team) -> nn.Module:
+    """The network as a step calls it: in micro-batches if asked for, its loss and batch norm over all processes."""
+    micro_batch = config.train.micro_batch
+    if team.size > 1:
+        objective.across_ranks(mix=config.mixing.mix)
+        if config.model.sync_bn and micro_batch is None:  # micro-batches have statistics of their own
+            synchronise_batch_norm(config, embedder, team)
+    return network if micro_batch is None else MicroBatched(network, micro_batch)
 
 
 def synchronise_batch_norm(config: Config, embedder: Embedder, team: Team) -> None:
