@@ -145,7 +145,7 @@ def clean_losses() -> list[dict[str, Any]]:
         "NCA": lambda c: peer.NCALoss(distance=cosine()),
         "ProxyAnchor": lambda c: peer.ProxyAnchorLoss(c, 512),
         "ProxyNCA": lambda c: peer.ProxyNCALoss(c, 512, distance=cosine()),
-        "ProxyNCA++": lambda c: peer.NormalizedSoftmaxLoss(c, 512, temperature=1 / 9),
+        "ProxyNCA++": lambda c: peer.NormalizedSoftmaxLoss(c, 512, temperature=1 / 18),
         "Circle": lambda c: peer.CircleLoss(),
         "SupCon": lambda c: peer.SupConLoss(),
         "NTXent": lambda c: peer.NTXentLoss(),

@@ -218,7 +218,7 @@ TABLE: dict[str, LossCase] = {
     "proxy-nca": LossCase(losses.ProxyNCA, lambda loss: literal.nca(), roles="proxy candidates", log_of_sums=True),
     "proxy-nca++": LossCase(
         losses.ProxyNCAPlusPlus,
-        lambda loss: literal.nca(1 / 9),
+        lambda loss: literal.nca(1 / 18),
         roles="proxy candidates",
         include_positive=True,
         log_of_sums=True,
@@ -245,7 +245,7 @@ TABLE: dict[str, LossCase] = {
     ),
     "proxy-nca++, table 1": LossCase(
         lambda c, d: losses.ProxyNCAPlusPlus(c, d, include_positive=False),
-        lambda loss: literal.nca(1 / 9),
+        lambda loss: literal.nca(1 / 18),
         roles="proxy candidates",
         log_of_sums=True,
     ),

@@ -75,3 +75,10 @@ def test_one_test_class_is_a_problem_and_few_are_pointed_out(photos: Path, metri
     few = metrix("data", "check", photos, "--unseen", "0.34")
     assert few.code == 0
     assert "the test part has 2 classes only" in few.out
+
+
+def test_an_empty_class_folder_is_a_note(photos: Path, metrix: Metrix) -> None:
+    (photos / "empty").mkdir()
+    ended = metrix("data", "check", photos)
+    assert ended.code == 0
+    assert "1 folder has no images and is no class: empty" in ended.out

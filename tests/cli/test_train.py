@@ -96,7 +96,7 @@ def test_mistakes(arguments: tuple[str, ...], message: str, metrix: Metrix, tmp_
 
 
 def test_what_a_person_sees(metrix: Metrix, tmp_path: Path) -> None:
-    ended = metrix(*SMALL, "--output", tmp_path / "run")
+    ended = metrix(*SMALL, "--output", tmp_path / "run", "--select-from", "1")
     assert ended.code == 0
     for word in ("Recall@K", "R@1", "validation, untrained", "validation, best", "unseen classes"):
         assert word in ended.out
@@ -189,3 +189,42 @@ def test_a_finished_run_goes_on_and_an_interrupted_one_ends(metrix: Metrix, tmp_
     assert json.loads((run / "results.json").read_text("utf-8"))["epochs"] == 2
     again = metrix("train", "--finish", run, "--json")
     assert again.json["epochs"] == 2
+
+
+def test_a_model_for_use_is_trained_on_all_classes_like_a_measured_one(tmp_path: Path, metrix: Metrix) -> None:
+    measured = tmp_path / "measured"
+    assert metrix(*SMALL, "--holdout", "0", "-o", measured).code == 0
+    product = tmp_path / "product"
+    ended = metrix("train", "--like", measured, "--all", "--train-classes", "100", "-o", product)
+    assert ended.code == 0, ended.err
+    assert "nothing can be measured on this model" in ended.err
+    results, before = (json.loads((one / "results.json").read_text()) for one in (product, measured))
+    assert results["test"] is None
+    assert results["steps"] == before["steps"]
+    settings, others = (config.read_config(one / "config.yaml") for one in (product, measured))
+    changed = settings.differences_to(others)
+    assert (changed.pop("unseen"), changed.pop("train_classes")) == (0.0, 100)
+    assert changed == {}
+    refused = metrix("evaluate", product)
+    assert refused.code != 0
+    assert "nothing can be measured" in refused.err
+    assert metrix("export", product, "--hub", tmp_path / "hub").code == 0
+    card = (tmp_path / "hub" / "README.md").read_text("utf-8")
+    assert "Not of this model, which was trained on all classes" in card
+    assert f"| Recall@1 | {before['test']['recall']['1']:.4f} |" in card
+    assert "model-index" not in card  # a hub would show the figures as the model's own
+
+
+def test_a_manifest_of_training_rows_only_trains(tmp_path: Path, metrix: Metrix) -> None:
+    write_photos(tmp_path / "photos", 4, 4)
+    files = sorted((tmp_path / "photos").rglob("*.*"))
+    lines = [f"{file.relative_to(tmp_path)},{file.parent.name},train" for file in files]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,split", *lines]))
+    ended = metrix(
+        "train", tmp_path / "list.csv", "--backbone", "resnet10t", "--weights", "random", "--image-size", "32",
+        "--dim", "8", "--batch-size", "4", "--per-class", "2", "--mixup", "none", "--max-steps", "1",
+        "--holdout", "0", "-o", tmp_path / "run",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert "nothing can be measured" in ended.err
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["test"] is None

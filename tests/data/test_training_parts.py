@@ -73,7 +73,7 @@ def parts(**given: str) -> Catalogue:
 @pytest.mark.parametrize(
     ("catalogue", "message"),
     [
-        (parts(a="train train", b="train train"), "got no query images"),
+        (parts(a="train train", b="train train", c="gallery"), "got no query images"),
         (parts(a="train train", b="train train", c="query query"), "got no gallery images"),
         (parts(a="query gallery", b="query gallery"), "at least 2 classes to train on, got 0"),
         (parts(a="train train", b="test test"), "at least 2 classes to train on, got 1"),

@@ -89,13 +89,14 @@ def recall_at_k(f, labels, ks, temperature, rank_temperature):
         if not P:
             continue
         of_ks = []
-        for k in ks:
+        for n, k in enumerate(min(k, len(f)) for k in ks):
             found = 0.0
+            scale = rank_temperature[n] if isinstance(rank_temperature, tuple) else rank_temperature * k
             for p in P:
                 others = [z for z in range(len(f)) if z not in (q, p)]
                 above = [torch.sigmoid((f[q] @ f[z] - f[q] @ f[p]) / temperature) for z in others]
                 rank = sum(above, 1 + 0 * (f[q] @ f[p]))  # of a query with one candidate it is 1
-                found = found + torch.sigmoid((k - rank) / (rank_temperature * k))
+                found = found + torch.sigmoid((k - rank) / scale)
             of_ks.append(1 - found.clamp(max=k) / min(k, len(P)))
         losses.append(sum(of_ks) / len(ks))
     return sum(losses) / len(losses) if losses else None

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from metrix import MetrixWarning, losses
 from metrix.core.baselines.base import distances as distances_of
 from metrix.core.baselines.base import pairs_of
+from metrix.errors import InvalidInput
 from tests.parity import batches, literal_baselines
 
 DIM, CLASSES = 4, 5
@@ -176,6 +177,26 @@ def test_recall_at_k(name, ks, block, monkeypatch):
     x, labels = sample(name)
     expected = literal_baselines.recall_at_k(F.normalize(x, dim=1), labels, ks, 0.1, 0.5)
     compare(losses.RecallAtK(ks, temperature=0.1, rank_temperature=0.5)(x, labels), expected, x)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_recall_at_k_with_the_authors_rank_temperatures(name):
+    x, labels = sample(name)
+    ks, ones = (1, 2, 1000), (1.0, 1.0, 1.0)  # 1,000 is clipped to the batch
+    expected = literal_baselines.recall_at_k(F.normalize(x, dim=1), labels, ks, 0.1, ones)
+    compare(losses.RecallAtK(ks, temperature=0.1, rank_temperature=ones)(x, labels), expected, x)
+    with pytest.raises(InvalidInput, match="rank_temperature: expected a number, or one for each of 3 ks, got 2"):
+        losses.RecallAtK(ks, rank_temperature=(1.0, 1.0))
+
+
+def test_proxy_nca_plus_plus_is_the_published_loss():
+    """Teh et al.: -log softmax over all proxies of -‖3x - 3p‖² on unit vectors."""
+    torch.manual_seed(0)
+    loss = losses.ProxyNCAPlusPlus(5, 8).double()
+    x, labels = torch.randn(6, 8, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 4, 0])
+    distances = torch.cdist(3 * F.normalize(x, dim=1), 3 * F.normalize(loss.proxies, dim=1)) ** 2
+    expected = F.cross_entropy(-distances, labels)
+    torch.testing.assert_close(loss(x, labels), expected)
 
 
 def test_recall_at_k_of_sharp_steps_is_recall_at_k():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.runs.advice import advise
+from metrix.runs.advice import Advice, advise
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder
 
@@ -71,3 +71,11 @@ def test_what_cannot_be_paired(tmp_path):
         advise([*runs, write_run(tmp_path, 0.7, images="other", seed=4)])
     with pytest.raises(InvalidInput, match="is not finished"):
         advise([*runs, write_run(tmp_path, None, seed=5), write_run(tmp_path, 0.5, seed=5, mixup=["embed"])])
+
+
+def test_runs_that_do_not_beat_the_untrained_network_need_no_more_seeds() -> None:
+    found = Advice("embed", (0, 1, 2), (94.0, 93.5, 93.9), (93.8, 94.0, 93.2), unbeaten=5)
+    said = " ".join(found.sentences())
+    assert "In 5 of 6 runs no epoch beat the untrained network" in said
+    assert "more seed" not in said.replace("more seeds will not", "")
+    assert found.to_dict()["unbeaten"] == 5

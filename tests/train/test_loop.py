@@ -175,9 +175,12 @@ def test_early_stopping(small: Config, tmp_path: Path, monkeypatch: pytest.Monke
     recorder = Recorder()
     config = small.with_values({"patience": 2, "epochs": 50, "max_steps": None})
     run = train(config, tmp_path / "run", watcher=recorder)
-    assert recorder.validations == [1, 2, 3]
+    assert recorder.validations == [1, 2]
     assert run.results is not None
-    assert run.results["best_epoch"] == 3  # a tie goes to the later epoch
+    assert run.results["best_epoch"] == 0  # the untrained network is kept unless an epoch beats it
+    run = train(config.with_values({"select_from": 1}), tmp_path / "trained", watcher=Recorder())
+    assert run.results is not None
+    assert run.results["best_epoch"] == 3  # of trained epochs, a tie goes to the later one
     assert all(torch.equal(t, _weights(run, "best")[n]) for n, t in load_file(run.model / "model.safetensors").items())
 
 
@@ -263,7 +266,8 @@ def test_epoch_0_measures_the_weights_that_training_begins_with(small: Config, t
     assert [(line["epoch"], line["step"]) for line in validations] == [(0, 0), (1, 8), (2, 12)]
     assert validations[0]["val"] == validations[1]["val"]  # at this rate nothing was learned
     assert run.results is not None
-    assert run.results["best_epoch"] > 0  # the untrained network is shown, not selected
+    assert run.results["best_epoch"] == 0  # it was not beaten
+    assert run.results["untrained"]["beaten"] is False
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -293,3 +297,49 @@ def test_a_whitened_head(small: Config, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"dim: expected at most 95 with head_init='whiten'.*got 200"):
         train(small.with_values({"head_init": "whiten", "dim": 200}), tmp_path / "wide")
     assert not (tmp_path / "wide").exists()
+
+
+def test_training_that_does_harm_keeps_the_untrained_network_and_says_so(
+    small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from metrix.train import state
+    from metrix.train.untrained import describe_harm
+
+    literally = state.measure
+
+    def worse_with_steps(batches: Any, name: str, team: Any) -> dict[str, Any]:
+        found = literally(batches, name, team)
+        if name == "val":
+            found["recall"]["1"] = {0: 0.947, 8: 0.93, 12: 0.94}[steps.pop(0)]
+        return found
+
+    monkeypatch.setattr(state, "measure", worse_with_steps)
+    config = small
+    steps = [0, 8, 12]
+    run = train(config, tmp_path / "run")
+    assert run.results is not None
+    found = run.results["untrained"]
+    assert found == {"on": "val", "before": 0.947, "after": 0.94, "beaten": False}
+    assert run.results["best_epoch"] == 0
+    assert run.results["validation_recall@1"] == found["before"]
+    steps[:] = [0]
+    untrained = train(config.with_values({"epochs": 0}), tmp_path / "untrained")
+    kept, fresh = (load_file(one.model / "model.safetensors") for one in (run, untrained))
+    assert all(torch.equal(kept[name], fresh[name]) for name in fresh)
+    assert "no epoch beat the untrained network" in describe_harm(run.results)
+    assert "--freeze-to" in describe_harm(run.results)
+    steps[:] = [0, 8, 12]
+    trained = train(config.with_values({"select_from": 1}), tmp_path / "trained")
+    assert trained.results is not None
+    assert trained.results["best_epoch"] > 0
+    assert "the model is a trained one" in describe_harm(trained.results)
+
+
+def test_no_epochs_save_and_measure_the_untrained_network(small: Config, tmp_path: Path) -> None:
+    run = train(small.with_values({"epochs": 0, "max_steps": None}), tmp_path / "run")
+    assert run.results is not None
+    assert (run.results["epochs"], run.results["steps"], run.results["best_epoch"]) == (0, 0, 0)
+    assert 0 < run.results["test"]["recall"]["1"] < 1
+    longer = train(resume=run.path, epochs=1)
+    assert longer.results is not None
+    assert longer.results["steps"] > 0

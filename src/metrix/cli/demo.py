@@ -99,14 +99,15 @@ def _print_next(found: Demonstration, searched: DemoSearch, pages: Sequence[Path
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.next_steps import find_program
 
-    console = Console(highlight=False, soft_wrap=True)
+    console, program = Console(highlight=False, soft_wrap=True), escape(find_program())
     report, search = (f"[cyan]{escape(str(page))}[/]" for page in pages)
     console.print(f"\nTo look at, in a browser:\n  {report}  curves, classes, retrieved images and maps of both sides")
     console.print(f"  {search}  {len(searched.answers)} searches with characters never seen in training")
     run, index = (escape(str(path)) for path in (found.runs / "metrix-seed-0", searched.index.folder))
-    console.print(f"To try:\n  metrix explore {run}\n  metrix search {index} --id ID")
-    console.print("  metrix tune glyphs --budget 20m  the best settings in a given time, and what mixup is worth")
+    console.print(f"To try:\n  {program} explore {run}\n  {program} search {index} --id ID")
+    console.print(f"  {program} tune glyphs --budget 20m  the best settings in a given time, and what mixup is worth")
 
 
 def _format_spread(values: tuple[float, ...], digits: int) -> str:

@@ -32,6 +32,17 @@ def train_command(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
+    like: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="settings and data of a finished run; flags override them")
+    ] = None,
+    all_classes: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="train on all classes, those for testing too, for as many epochs as were best in --like RUN; nothing "
+            "can be measured on such a model",
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="folder of the run; a new one in runs/ by default")
     ] = None,
@@ -70,6 +81,7 @@ def train_command(
     from metrix.errors import InvalidInput
     from metrix.train import train as run_training
     from metrix.train.distributed import Launch, is_first, parse_strategy
+    from metrix.train.run_folder import open_run_folder
 
     if data is not None and data_option is not None and data != data_option:
         raise InvalidInput(f"expected one dataset, got two datasets, {data!r} and {data_option!r}; give one")
@@ -77,6 +89,7 @@ def train_command(
     ends: dict[str, Any] = {}
     if resume is not None or finish is not None:
         given = {"DATA": data, "--preset": preset, "--config": config, "--output": output}
+        given |= {"--like": like, "--all": "given" if all_classes else None}
         allowed: set[str] = set()
         if resume is not None:
             given["--finish"] = finish
@@ -86,6 +99,12 @@ def train_command(
         _refuse("--resume" if resume is not None else "--finish", [*(name for name, v in given.items() if v), *others])
         settings = None
     else:
+        if all_classes or flags.get("unseen") == 0:
+            flags = _with_all_classes(flags, like)
+        if like is not None:
+            if preset or config:
+                raise InvalidInput(f"--like with {'--preset' if preset else '--config'}: both are settings; give one")
+            data, config = data or open_run_folder(like).config.data.data, like / "config.yaml"
         settings = choose_settings(data, preset, config, flags)
         if print_config:
             typer.echo(settings.to_yaml(), nl=False)
@@ -95,7 +114,14 @@ def train_command(
     watcher = build_run_watcher(quiet or json_output)
     launch = Launch(devices, nodes, parse_strategy(strategy))
     run = run_training(
-        settings, output, resume=resume or finish, **ends, finish=finish is not None, watcher=watcher, launch=launch
+        settings,
+        output,
+        resume=resume or finish,
+        **ends,
+        finish=finish is not None,
+        watcher=watcher,
+        launch=launch,
+        measured=open_run_folder(like) if like is not None and all_classes else None,
     )
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))
@@ -110,12 +136,12 @@ def _suggest(run: Path, config: Config) -> None:
 
     data, examples = path_of(config.data.data) or config.data.data, name_examples(config)
     shown = "a page with curves, measures" + (" and retrieved images" if examples == "images" else " and maps")
-    print_next(
+    measures = [
         (command("metrix", "evaluate", run), "all measures, with intervals"),
-        (
-            command("metrix", "report", run),
-            shown,
-        ),
+        (command("metrix", "report", run), shown),
+    ]
+    print_next(
+        *(measures if config.data.unseen else ()),
         (command("metrix", "index", run, data, "-o", "my.index"), f"{examples} to search in"),
     )
 
@@ -133,6 +159,22 @@ def _refuse(flag: str, given: list[str]) -> None:
         f"--resume with {names}: a run resumes with the settings it started with; leave them out (--epochs and "
         "--max-steps may be given, to train for longer)"
     )
+
+
+def _with_all_classes(flags: dict[str, Any], like: Path | None) -> dict[str, Any]:
+    """Keep no classes for testing, nor for selecting an epoch: the number of epochs is what was best in another run."""
+    from metrix.errors import InvalidInput
+    from metrix.train.run_folder import open_run_folder
+
+    values: dict[str, Any] = {"unseen": 0.0, "holdout": 0.0}
+    if like is not None:
+        results = open_run_folder(like).results
+        if results is None:
+            raise InvalidInput(f"--like {like}: expected a finished run, got one without results; resume it first")
+        if results.get("best_epoch") is not None:
+            values["epochs"] = results["best_epoch"]
+            typer.echo(f"metrix: epochs {values['epochs']}, the best of {like}", err=True)
+    return {**values, **flags}
 
 
 def choose_settings(data: str | None, preset: str | None, config: Path | None, flags: dict[str, Any]) -> Config:

@@ -8,7 +8,7 @@ MultiSimilarity    X        X         x      log(1+x)/β    log(1+x)/γ    e^{-�
 ProxyAnchor        proxy    X         x      log(1+x)/β    log(1+x)/γ    e^{-β(x-m)}   e^{γ(x-m)}
 NCA                X        X         x      -log x        log x         e^x           e^x
 ProxyNCA           X        proxy     x      -log x        log x         e^x           e^x
-ProxyNCAPlusPlus   X        proxy     x      -log x        log x         e^{x/T}       e^{x/T}
+ProxyNCAPlusPlus   X        proxy     x      -log x        log x         e^{2x/T}      e^{2x/T}
 
 A loss has a class here, its name in `__all__` (which makes it one of `metrix.losses`) and an entry of `TABLE1`
 (which makes it a choice of configurations and the command line).
@@ -234,10 +234,13 @@ class ProxyNCA(ProxyCandidateLoss):
 class ProxyNCAPlusPlus(ProxyCandidateLoss):
     """ProxyNCA++: ProxyNCA with a low temperature and, as published, all proxies in the denominator.
 
+    T divides squared distances of unit vectors, ‖x - p‖² = 2 - 2s, as its authors define it: logits are (2/T)·s, that
+    is 18·s with their T = 1/9.
+
     Args:
         num_classes: how many proxies there are; labels lie below it.
         dim: of the embeddings.
-        temperature: T.
+        temperature: T, of squared distances.
         include_positive: sum over the positive proxy in the second term, too; False is the form of Table 1.
 
     >>> loss = ProxyNCAPlusPlus(num_classes=2, dim=8)
@@ -247,7 +250,8 @@ class ProxyNCAPlusPlus(ProxyCandidateLoss):
     _shown = ("temperature", "include_positive")
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1 / 9, include_positive: bool = True) -> None:
-        super().__init__(nca_row(temperature, include_positive), small_proxies(num_classes, dim))
+        half = check_scale("temperature", temperature) / 2
+        super().__init__(nca_row(half, include_positive), small_proxies(num_classes, dim))
         self.temperature, self.include_positive = float(temperature), include_positive
 
 
@@ -319,6 +323,6 @@ TABLE1: dict[str, LossEntry] = by_name(
         "Teh et al., ECCV 2020",
         ProxyNCAPlusPlus,
         needs_pairs=False,
-        space={"temperature": LogUniform(0.03, 1.0), "proxy_lr": PROXY_RATES},
+        space={"temperature": LogUniform(0.06, 2.0), "proxy_lr": PROXY_RATES},
     ),
 )

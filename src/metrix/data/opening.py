@@ -56,6 +56,8 @@ def read_catalogue(
     if base is not None and not base.is_dir():
         raise DataError(f"root: expected a folder, got {base}")
     catalogue = layouts.read(path, layout, base, follow_links=follow_links)
+    if unseen == 0 and not catalogue.problems:
+        return catalogue.split(0)
     if UNSPLIT not in catalogue.part_names or (catalogue.problems and len(catalogue.class_names) < 2):
         return catalogue
     return catalogue.split(unseen, seed)
@@ -82,7 +84,8 @@ def open_dataset(
         spec: `glyphs` or `glyphs-mini` (built in), a folder in an official layout (CUB-200-2011, Cars196, Stanford
             Online Products, In-Shop), a folder of class folders, a CSV, TSV or Parquet manifest, or vectors (.npz,
             .npy, or .parquet with a column `vector`). The layout is recognised; `cub:PATH` names it.
-        unseen: fraction of the classes kept for testing, where the layout has no split of its own.
+        unseen: fraction of the classes kept for testing, where the layout has no split of its own; 0 puts everything
+            into the training part, also where it has one.
         seed: seed of that split.
         layout: the layout, as in `cub:PATH`.
         root: the folder that the paths of a manifest are relative to; by default its own.

@@ -72,6 +72,8 @@ def describe_untrainable(catalogue: Catalogue, broken: Sequence[Broken] = ()) ->
         problems.append(
             f"expected at least 2 classes to train on, got {classes}; add classes, or lower unseen or holdout"
         )
+    if not has_test_part(catalogue):
+        return problems  # a model for use, on which nothing is measured
     if not len(_good(catalogue, "query", broken)) or not len(_good(catalogue, "gallery", broken)):
         missing = "query" if not len(_good(catalogue, "query", broken)) else "gallery"
         problems.append(
@@ -92,7 +94,12 @@ def describe_untrainable(catalogue: Catalogue, broken: Sequence[Broken] = ()) ->
 
 
 def describe_few_test_classes(catalogue: Catalogue, broken: Sequence[Broken] = ()) -> str:
-    """A note on figures that will be measured on very few classes; empty where there are enough, or none."""
+    """A note on figures that will be measured on few classes, or not at all; empty where there are enough classes."""
+    if not has_test_part(catalogue):
+        return (
+            "no classes are kept for testing: nothing can be measured on this model; measure one that was trained with "
+            "the same settings and keeps some (metrix train --like RUN --all trains such a pair)"
+        )
     classes = _count_good_classes(catalogue, "gallery", broken)
     if not 1 < classes < FEW_CLASSES:
         return ""
@@ -100,6 +107,11 @@ def describe_few_test_classes(catalogue: Catalogue, broken: Sequence[Broken] = (
         f"the test part has {classes} classes only: figures measured on so few mean little, because another choice of "
         "classes could give very different ones"
     )
+
+
+def has_test_part(catalogue: Catalogue) -> bool:
+    """Whether any image is meant for testing."""
+    return len(catalogue.where("test")) > 0
 
 
 def can_select(catalogue: Catalogue, broken: Sequence[Broken] = ()) -> bool:

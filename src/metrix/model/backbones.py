@@ -215,7 +215,7 @@ def _fixed_size(config: Any) -> bool:
 
 
 def _unknown_backbone(name: str, timm_names: list[str]) -> ChoiceError:
-    known = [GLYPHS_CNN, MLP_BACKBONE, *LITE_BACKBONES, RESNET50_V1, *timm_names]
+    known = list(dict.fromkeys([GLYPHS_CNN, MLP_BACKBONE, *LITE_BACKBONES, RESNET50_V1, *timm_names]))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
     return ChoiceError(

@@ -14,6 +14,7 @@ from metrix.messages import count
 from metrix.runs.comparison import find_differing_settings, format_setting
 from metrix.train.config import Config
 from metrix.train.run_folder import RunFolder, open_run_folder
+from metrix.train.untrained import TRY, describe_harm
 
 # Keys that change where or how a run computes, but not its result.
 _WITHOUT_EFFECT = ("data", "cache", "workers", "device", "checkpoint_steps")
@@ -29,6 +30,7 @@ class Advice:
         clean: Recall@1 of the clean runs.
         mixed: Recall@1 of the mixed runs.
         unpaired: folders of runs whose seed the other side does not have.
+        unbeaten: how many of the runs did not beat the untrained network.
     """
 
     mixup: str
@@ -36,6 +38,7 @@ class Advice:
     clean: tuple[float, ...]
     mixed: tuple[float, ...]
     unpaired: tuple[str, ...] = ()
+    unbeaten: int = 0
 
     @property
     def differences(self) -> SeedDifferences:
@@ -51,6 +54,13 @@ class Advice:
         ]
         if found.decided:
             said.append(f"Mixup {'helped' if found.mean > 0 else 'harmed'}: the interval excludes zero.")
+        if self.unbeaten:
+            runs = count(len(self.clean) + len(self.mixed), "run")
+            said.append(
+                f"In {self.unbeaten} of {runs} no epoch beat the untrained network: fix that first, more seeds will "
+                f"not; try {TRY}."
+            )
+        if found.decided or self.unbeaten:
             return said
         needed = found.seeds_needed()
         said.append(
@@ -81,6 +91,7 @@ class Advice:
             "detectable": found.detectable(),
             "seeds_needed": found.seeds_needed(),
             "unpaired": list(self.unpaired),
+            "unbeaten": self.unbeaten,
         }
 
 
@@ -121,13 +132,17 @@ def _pair(name: str, clean: dict[int, RunFolder], mixed: dict[int, RunFolder]) -
             "with --seed 0, --seed 1, …"
         )
     sides = [tuple(_recall(side[seed]) for seed in seeds) for side in (clean, mixed)]
-    return Advice(name, seeds, sides[0], sides[1], tuple(str(run.path) for run in alone))
+    paired = [side[seed].results or {} for side in (clean, mixed) for seed in seeds]
+    unbeaten = sum(bool(describe_harm(results)) for results in paired)
+    return Advice(name, seeds, sides[0], sides[1], tuple(str(run.path) for run in alone), unbeaten)
 
 
 def _recall(run: RunFolder) -> float:
     results = run.results
     if results is None:
         raise InvalidInput(f"{run.path} is not finished; resume it with metrix train --resume {run.path}")
+    if results["test"] is None:
+        raise InvalidInput(f"{run.path} was trained on all classes and has no figures to compare; leave it out")
     return 100.0 * float(results["test"]["recall"]["1"])
 
 

@@ -17,6 +17,7 @@ from metrix.core.compute.device_memory import block_bytes
 from metrix.core.relations import Relation
 from metrix.data.class_relations import describe_relation
 from metrix.data.layouts.vectors import NAME as VECTORS
+from metrix.data.training_parts import has_test_part
 from metrix.data.vector_files import read_embeddings, read_labels
 from metrix.errors import InvalidInput, LabelError
 from metrix.evaluate import Clustering, Comparison, Retrieval
@@ -99,6 +100,11 @@ class Evaluation:
 def embed_examples(model: TrainedModel, spec: str | None = None, part: str = "test") -> Examples:
     """Embed a part of a run's data, or of the data `spec`; the test part gives queries and gallery if they differ."""
     dataset = model.open_data(spec)
+    if part == "test" and not has_test_part(dataset.catalogue):
+        raise InvalidInput(
+            f"{model.run.path if spec is None else spec} has no test classes, so that nothing can be measured: "
+            "expected some; give --data with classes that were not trained on, or measure a run that keeps some"
+        )
     about = {
         "run": str(model.run.path),
         "data": spec if spec is not None else model.config.data.data,

@@ -19,6 +19,8 @@ from metrix.model.saving import CONFIG_FILE, WEIGHTS_FILE
 from metrix.runs.model_export import ExportedModel, describe_model, is_export_of
 from metrix.runs.output import write_output
 from metrix.runs.trained_model import TrainedModel
+from metrix.train.config import Config
+from metrix.train.run_folder import RunFolder
 
 CARD = "README.md"
 PREPROCESSING = "preprocessing.json"
@@ -65,24 +67,25 @@ def write_card(model: TrainedModel, about: dict[str, Any], name: str) -> str:
     config = model.config
     data = Path(config.data.data.split(":")[-1]).name or config.data.data
     measured = _read_measures(model)
-    test = (model.run.results or {}).get("test", {})
+    own = measured if (model.run.results or {}).get("test") is not None else {}
+    other = model.run.measured
+    test = (model.run.results or {}).get("test") or (other or {}).get("test") or {}
     extent = f", {test['images']:,} images of {test['classes']:,} classes" if test else ""
     if test and (caution := describe_few_classes(test["classes"])):
         extent += f" (figures {caution})"
     mixup = config.mixing.describe()
     parts = [
-        f"---\n{_header(name, data, measured)}---\n",
+        f"---\n{_header(name, data, own)}---\n",
         f"# {name}\n",
         f"Image embeddings, trained with metrix: {about['backbone']} with {about['pool']} pooling to unit vectors of "
         f"{about['embedding']['dim']} entries. Images of a class are close together, also of classes that were not "
         "trained on; similarity is the cosine.\n",
         "## Measures\n",
-        f"On classes of {data} that were not trained on{extent}:\n",
+        f"{_describe_measured(data, extent, model.run)}\n",
         _table(("measure", "value"), [(key, f"{value:.4f}") for key, value in measured.items()]),
         *_describe_threshold(about["threshold"]),
         "## Data\n",
-        f"Trained on the training classes of {data}, and measured on its test classes. In a dataset without a split of "
-        f"its own, {config.data.unseen:.0%} of the classes are for testing (split seed {config.data.split_seed}).\n",
+        _describe_data(data, config),
         "## Settings\n",
         f"Loss {config.loss.loss}, mixup {mixup}, {config.train.epochs} epochs with batches of "
         f"{config.train.batch_size}, learning rate {config.train.lr:g}, seed {config.train.seed}. "
@@ -95,9 +98,31 @@ def write_card(model: TrainedModel, about: dict[str, Any], name: str) -> str:
     return "\n".join(parts)
 
 
+def _describe_measured(data: str, extent: str, run: RunFolder) -> str:
+    if (run.results or {}).get("test") is not None:
+        return f"On classes of {data} that were not trained on{extent}:"
+    if run.measured is None:
+        return "None: the model was trained on all classes, so that nothing can be measured on it."
+    return (
+        f"Not of this model, which was trained on all classes of {data}, so that nothing can be measured on it, but of "
+        f"one with the same settings, trained on a part of the classes, on those that it was not trained on{extent}:"
+    )
+
+
+def _describe_data(data: str, config: Config) -> str:
+    if config.data.unseen == 0:
+        return f"Trained on all classes of {data}.\n"
+    return (
+        f"Trained on the training classes of {data}, and measured on its test classes. In a dataset without a split of "
+        f"its own, {config.data.unseen:.0%} of the classes are for testing (split seed {config.data.split_seed}).\n"
+    )
+
+
 def _read_measures(model: TrainedModel) -> dict[str, float]:
-    """Recall@K from the end of training, and all means of the latest evaluation if it is of this model."""
-    recall = (model.run.results or {}).get("test", {}).get("recall", {})
+    """Recall@K from the end of training, or of the run measured in its place, and the means of the latest evaluation
+    if it is of this model."""
+    measured = (model.run.results or {}).get("test") or (model.run.measured or {}).get("test") or {}
+    recall = measured.get("recall", {})
     found = {f"Recall@{k}": float(value) for k, value in recall.items()}
     try:
         content = json.loads((model.run.path / "evaluation.json").read_bytes())

@@ -177,6 +177,8 @@ class TrainedModel:
                     "with --data (in Python, `data` or `spec`)"
                 )
             values = {} if spec is None else {**OTHER_DATA, "data": spec}
+            if spec is not None and self.config.data.unseen == 0:  # it is about the run's own data
+                values["unseen"] = type(self.config.data)().unseen
             config = self.config.with_values({**values, **self.reading})
             dataset = open_data(config, self.report, in_memory=False)
             self._check_kind(dataset)

@@ -59,6 +59,8 @@ def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.
     make = find("loss", choice.loss, LOSSES).make
     given = {k: v for k, v in choice.model_dump(exclude={"loss"}).items() if v is not None}
     accepted = set(inspect.signature(make).parameters)
+    if len(given.get("rank_temperature", ())) == 1:  # a multiple of every k
+        given["rank_temperature"] = given["rank_temperature"][0]
     if make is ProxyAnchor and given.get("reduction") == "original":
         return ProxyAnchor.original(num_classes, dim, given.get("beta", 32.0), given.get("margin", 0.1))
     for key in given:

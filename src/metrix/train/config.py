@@ -63,6 +63,13 @@ SchemeName = Annotated[str, _known("scheme")]
 MethodName = Annotated[str, _known("mixup_method")]
 
 
+def _as_tuple(given: object) -> object:
+    return (given,) if isinstance(given, (int, float)) else given
+
+
+PositiveNumbers = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_tuple)]
+
+
 def _whole_precision(name: object) -> object:
     return "bf16-mixed" if name == "bf16" else name
 
@@ -91,7 +98,9 @@ class Data(ConfigSection):
         description="glyphs, glyphs-mini, a folder, a manifest (.csv, .tsv, .parquet), vectors (.parquet, .npz, .npy), "
         "or LAYOUT:PATH",
     )
-    unseen: float = Field(0.5, gt=0, lt=1, description="share of a folder's classes kept for testing")
+    unseen: float = Field(
+        0.5, ge=0, lt=1, description="share of a folder's classes kept for testing; 0 trains on all, of any layout"
+    )
     split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
     layout: str | None = Field(
         None, description="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest"
@@ -184,8 +193,8 @@ class LossChoice(ConfigSection):
     tau: float | None = Field(None, ge=0, description="τ, weight of the regulariser of soft-triple")
     scale: float | None = Field(None, gt=0, description="s, scale of cosines in cosface, arcface and tuplet-margin")
     ks: tuple[int, ...] | None = Field(None, description="the values of k in recall-at-k, separated by commas")
-    rank_temperature: float | None = Field(
-        None, gt=0, description="temperature of ranks in recall-at-k, as a multiple of k"
+    rank_temperature: PositiveNumbers | None = Field(
+        None, description="temperatures of ranks in recall-at-k: one as a multiple of k, or one for each k"
     )
     radius: float | None = Field(None, gt=0, description="δ, radius of forces in potential-field")
     decay: float | None = Field(None, gt=0, description="α, how fast forces fade in potential-field")
@@ -237,7 +246,9 @@ class Mixing(ConfigSection):
 class Training(ConfigSection):
     """Batches, optimiser, schedule and model selection."""
 
-    epochs: int = Field(60, ge=1, description="passes over the training images")
+    epochs: int = Field(
+        60, ge=0, description="passes over the training images; 0 saves and measures the untrained network"
+    )
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps, even within an epoch")
     batch_size: int = Field(100, ge=2, description="images in a batch, over all processes together")
     micro_batch: int | None = Field(
@@ -297,6 +308,7 @@ class Training(ConfigSection):
     )
     seed: int = Field(0, ge=0, description="seed of weights, batches, views and mixup")
     validate_every: int = Field(1, ge=1, description="epochs between two validations")
+    select_from: int = Field(0, ge=0, description="first epoch that may become the model; 0 is the untrained network")
     patience: int | None = Field(None, ge=1, description="stop after this many validations without improvement")
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop", description="when a loss or gradient is not finite: stop the run, or skip the step and count it"

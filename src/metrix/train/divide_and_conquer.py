@@ -2,7 +2,8 @@
 
 Divide and Conquer (Sanakoyeu et al., CVPR 2019) clusters the embeddings of the training images by k-means, again
 every few epochs. Each batch comes from one cluster and trains one slice of the embedding, which becomes the expert
-for that cluster. The last epochs train the whole embedding on all images.
+for that cluster. The last epochs train the whole embedding on all images. Embeddings are
+normalised whole; the authors normalise slice by slice.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from metrix.data.class_relations import describe_relation
-from metrix.data.training_parts import can_select, describe_few_test_classes
+from metrix.data.training_parts import can_select, describe_few_test_classes, has_test_part
 from metrix.errors import EmbeddingError, InvalidInput
 from metrix.extras import has_extra
 from metrix.machine.allocation import keep_freed_memory, measure_peak_memory
@@ -42,6 +42,7 @@ from metrix.train.precision import choose_precision, suggest_bfloat16
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
 from metrix.train.trackers import TrackedRun, flatten_settings
+from metrix.train.untrained import compare_with_untrained
 from metrix.train.watching import Watcher
 
 SAVE_AFTER = 10.0  # seconds between checkpoints at the end of epochs: short epochs would spend their time on them
@@ -59,6 +60,7 @@ def train(
     watcher: Watcher | None = None,
     launch: Launch | None = None,
     on_nonfinite: str | None = None,
+    measured: RunFolder | None = None,
 ) -> RunFolder:
     """Train a model and measure it on the test classes; the run is a folder.
 
@@ -77,6 +79,7 @@ def train(
         finish: with `resume`, train no more: the best checkpoint so far becomes the model
         watcher: hears of the progress
         launch: the number of processes, and how they share the work
+        measured: a finished run with the same settings, whose figures stand in for those of a run on all classes
         on_nonfinite: with `resume`, what to do from now on when a loss or gradient is not finite: stop or skip
 
     Raises:
@@ -128,7 +131,7 @@ def train(
         ):
             if arithmetic:
                 watcher.note(arithmetic)
-            return _train(config, asked, run, resume is not None, watcher, requests, team, longer, finish)
+            return _train(config, asked, run, resume is not None, watcher, requests, team, longer, finish, measured)
     finally:
         watcher.close()
 
@@ -160,6 +163,7 @@ def _train(
     team: Team,
     longer: Continuation | None = None,
     finish: bool = False,
+    measured: RunFolder | None = None,
 ) -> RunFolder:
     """Prepare, restore, train and validate epoch by epoch, and finish."""
     requests.sent_twice = team.size > 1
@@ -186,6 +190,8 @@ def _train(
     if team.first:
         if not resumed:  # only now is it certain that the settings go together
             run.start(config, fingerprint, asked)
+            if measured is not None:
+                run.store_measured(measured)
         # before the first step, the untrained network is measured again
         run.drop_lines_after(state.progress.epoch if state.progress.step else -1)
 
@@ -215,8 +221,11 @@ def _train(
     selects = can_select(dataset.catalogue, dataset.broken)
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
-        if state.progress.step == 0:
+        if state.progress.step == 0 and (selects or loop.tests):
             loop.measure_untrained("val" if selects else "test")
+        if config.train.epochs == 0:
+            state.progress.done = True
+            loop.end_epoch(validated=True)
         while not state.progress.done:
             means = loop.train_epoch()
             validated = selects and loop.validation_is_due
@@ -258,6 +267,11 @@ class _Loop:
         steps = self.settings.epochs * self.state.batches.sampler.batches_per_epoch
         self.total_steps = min(steps, self.settings.max_steps or steps)
         self.saved = time.monotonic()
+
+    @property
+    def tests(self) -> bool:
+        """Whether there are classes to measure the model on."""
+        return has_test_part(self.state.batches.dataset.catalogue)
 
     def train_epoch(self) -> list[float]:
         """Train on the rest of the current epoch; returns the means of its losses."""
@@ -359,7 +373,10 @@ class _Loop:
 
     def measure_untrained(self, part: str) -> None:
         """Measure a part before the first step, epoch 0: the held-out classes or, without such, the test classes."""
-        found = self.state.measure_untrained(part)
+        found, progress = self.state.measure_untrained(part), self.state.progress
+        if part == "val" and self.settings.select_from == 0:
+            progress.best, progress.best_epoch = score(found), 0
+            self._save(self.run.best)
         if self.team.first:
             self.run.log(step=0, epoch=0, **{part: found})
             self._log_event(f"{part}/recall@1", score(found), 0)
@@ -374,8 +391,10 @@ class _Loop:
         """Measure the validation classes, and keep the model unless an earlier one was better."""
         progress = self.state.progress
         found = self.state.measure("val")
+        open_to_choice = progress.epoch >= self.settings.select_from or progress.done
         better = progress.best is None or score(found) > progress.best
-        kept = better or score(found) == progress.best
+        # of trained epochs, a tie goes to the later one; the untrained network stays unless it is beaten
+        kept = open_to_choice and (better or (score(found) == progress.best and progress.best_epoch != 0))
         progress.without_better = 0 if better else progress.without_better + 1
         if kept:
             progress.best, progress.best_epoch = score(found), progress.epoch
@@ -408,8 +427,9 @@ class _Loop:
         weights = unshard(state.embedder.state_dict())
         if self.team.first:
             state.embedder.save(self.run.model, weights)
-        results = {
-            "test": state.measure("test", averaged=False),  # the model has the averaged weights already
+        results: dict[str, Any] = {
+            # the model has the averaged weights already
+            "test": state.measure("test", averaged=False) if self.tests else None,
             **({} if (before := self.run.untrained_test) is None else {"untrained_test": before}),
             "best_epoch": progress.best_epoch,
             "validation_recall@1": progress.best,
@@ -424,6 +444,7 @@ class _Loop:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "settings": flatten_settings(self.run.config),
         }
+        results |= compare_with_untrained(self.run.metrics(), results)
         if isinstance(state.batches, ActivationBatches):
             results["activation_seconds"] = round(state.batches.activation_seconds, 1)  # part of the seconds above
         if self.team.first:

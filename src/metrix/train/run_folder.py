@@ -7,6 +7,7 @@ tensorboard/        the same as events
 checkpoints/        last.safetensors (everything), best.safetensors
 model/              the trained model: Embedder.load(run)
 nonfinite/          steps whose loss or gradient was not finite, if there were any
+measured.json       figures of a measured run with the same settings, if this one was trained on all classes
 results.json        measures on the unseen classes, written when the run is finished
 """
 
@@ -39,6 +40,7 @@ from metrix.train import config as configuration
 from metrix.train.config import Config
 from metrix.train.data_place import exists, path_of, replace_path
 
+MEASURED = "measured.json"
 LOCK = ".lock"  # in the folder of a run while a process trains it
 
 
@@ -161,6 +163,22 @@ class RunFolder:
                 f"{self.path} was trained on other data: expected fingerprint {before[:12]}, got {fingerprint[:12]}; "
                 "restore the data that it began with, or start a new run"
             )
+
+    def store_measured(self, other: RunFolder) -> None:
+        """Keep the figures of a run with the same settings that was measured, for a run that cannot be."""
+        self.write_json(MEASURED, {"run": str(other.path), "test": (other.results or {}).get("test")})
+
+    @property
+    def measured(self) -> dict[str, Any] | None:
+        """The figures of another run in place of this one's: `run`, and `test` as in results.json; None if none."""
+        file = self.path / MEASURED
+        if not file.exists():
+            return None
+        try:
+            found = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise InvalidInput(f"{file} is damaged: expected JSON; delete it") from error
+        return found if isinstance(found, dict) and isinstance(found.get("test"), dict) else None
 
     def store_config(self, config: Config) -> None:
         """Store the configuration if it has changed: the data has moved, or the run goes on for longer."""

@@ -120,7 +120,7 @@ class TrackedRun(Watcher):
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
         """Track the results."""
         self._track_losses()
-        self._track(flatten_results({**results, "test": flatten_recall(results["test"])}), self.step_now)
+        self._track(flatten_results({**results, "test": flatten_recall(results["test"] or {})}), self.step_now)
         for logger in self.loggers:
             logger.finalize("success")
         self.loggers = []
@@ -152,7 +152,7 @@ def flatten_recall(measured: Mapping[str, Any]) -> dict[str, Any]:
     {'images': 3, 'recall@1': 0.5}
     """
     rest = {key: value for key, value in measured.items() if key != "recall"}
-    return {**rest, **{f"recall@{k}": value for k, value in measured["recall"].items()}}
+    return {**rest, **{f"recall@{k}": value for k, value in measured.get("recall", {}).items()}}
 
 
 def _open(name: str, run: RunFolder, step: int) -> Logger:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def build_evaluation_table(result: Evaluation) -> Table:
     """Build a table of all measures in percent, with their confidence intervals."""
     retrieval, about = result.retrieval, result.about
-    title = f"{about['images']:,} {result.examples} of {about['classes']:,} classes"
+    title = f"{about['images']:,} {result.examples} of {count(about['classes'], 'class')}"
     table = Table(title=title, caption="\n".join(_describe(result)), caption_justify="left")
     table.add_column("measure")
     table.add_column("%", justify="right")

@@ -15,12 +15,14 @@ from rich.table import Table
 from metrix.cli.terminal.console import Console
 from metrix.data import Part
 from metrix.evaluate.few_classes import describe_few_classes
+from metrix.messages import count
 from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
 from metrix.train.collapse import describe_collapse
 from metrix.train.config import Config
 from metrix.train.network import name_examples
 from metrix.train.run_folder import RunFolder
+from metrix.train.untrained import describe_harm
 from metrix.train.watching import Watcher
 
 
@@ -44,7 +46,7 @@ class DrawnWatcher(Watcher):
         )
         self.tasks: dict[str, TaskID] = {}
         self.began, self.images, self.validations = time.monotonic(), 0, 0
-        self.examples = "images"
+        self.examples, self.mixes = "images", True
 
     def preparing(self, what: str, done: int, of: int) -> None:
         """Draw a bar while images are checked or activations are computed."""
@@ -64,10 +66,10 @@ class DrawnWatcher(Watcher):
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
         """Say what is trained, and start the bar."""
-        self.examples = name_examples(config)
+        self.examples, self.mixes = name_examples(config), bool(config.mixing.mixup)
         self.console.print(
             f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} {self.examples} of "
-            f"{part.num_classes:,} classes; {escape(config.model.backbone)}, {escape(_describe_weights(config))}"
+            f"{count(part.num_classes, 'class')}; {escape(config.model.backbone)}, {escape(_describe_weights(config))}"
         )
         self.console.print(f"run [cyan]{escape(str(run.path))}[/]", highlight=False, soft_wrap=True)
         if progress.step:
@@ -80,7 +82,7 @@ class DrawnWatcher(Watcher):
         """Move the bar; show the clean and the mixed loss, and images per second."""
         self.images += images
         speed = self.images / max(1e-9, time.monotonic() - self.began)
-        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} {self.examples}/s"
+        detail = f"{_describe_losses(losses, self.mixes)}  {speed:,.0f} {self.examples}/s"
         self.bars.update(self.tasks["train"], completed=progress.step, detail=detail)
 
     def skipped(self, progress: RunProgress, why: str) -> None:
@@ -92,7 +94,8 @@ class DrawnWatcher(Watcher):
         """Print the row of epoch 0; of test classes, a sentence, because no other row is on them."""
         if part == "test":
             self.console.print(
-                f"before training: Recall@1 {100 * found['recall']['1']:.1f} on {found['classes']:,} unseen classes; "
+                f"before training: Recall@1 {100 * found['recall']['1']:.1f} on "
+                f"{count(found['classes'], 'unseen class')}; "
                 "no classes are held out to select an epoch",
                 highlight=False,
                 soft_wrap=True,
@@ -102,7 +105,8 @@ class DrawnWatcher(Watcher):
 
     def validated(self, progress: RunProgress, losses: list[float], found: dict[str, Any], better: bool) -> None:
         """Print a row for each validation."""
-        numbers = f"{progress.epoch:>8}{progress.step:>8}{losses[1]:>8.3f}{losses[2]:>8.3f}"
+        mixed = f"{losses[2]:>8.3f}" if self.mixes else f"{'–':>8}"
+        numbers = f"{progress.epoch:>8}{progress.step:>8}{losses[1]:>8.3f}{mixed}"
         self._print_row(numbers, found, "  [green]best[/]" if better else "")
 
     def _print_row(self, numbers: str, found: dict[str, Any], remark: str) -> None:
@@ -111,7 +115,7 @@ class DrawnWatcher(Watcher):
             names = ("epoch", "step", "clean", "mixed", *(f"R@{k}" for k in found["recall"]))
             names += tuple(f"NDCG@{k}" for k in list(found.get("ndcg", {}))[-1:])
             heading = "".join(f"{name:>8}" for name in names)
-            self.console.print(f"[bold]{heading}[/]  on {found['classes']:,} validation classes", highlight=False)
+            self.console.print(f"[bold]{heading}[/]  on {count(found['classes'], 'validation class')}", highlight=False)
         self.validations += 1
         values = [*found["recall"].values(), *list(found.get("ndcg", {}).values())[-1:]]
         recall = "".join(f"{100 * value:>8.1f}" for value in values)
@@ -120,7 +124,12 @@ class DrawnWatcher(Watcher):
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
         """Print Recall@K before and after training: on the validation classes, if there are any, and on unseen ones."""
         self.close()
-        Console().print(build_results_table(run.metrics(), results, name_examples(run.config)))
+        if results["test"] is None:
+            self.console.print(escape(describe_unmeasured(run)), highlight=False, soft_wrap=True)
+        if results["test"] is not None or results["best_epoch"] is not None:
+            Console().print(build_results_table(run.metrics(), results, name_examples(run.config)))
+        if harm := describe_harm(results):
+            self.console.print(f"[bold yellow]warning[/] {escape(harm)}", highlight=False, soft_wrap=True)
         if (peak := (results.get("peak_memory") or {}).get("bytes")) is not None:
             of = results["peak_memory"]["of"]
             self.console.print(f"peak memory of {of}: {peak / 2**30:.2f} GiB", highlight=False)
@@ -140,6 +149,18 @@ class DrawnWatcher(Watcher):
             self.tasks.clear()
 
 
+def describe_unmeasured(run: RunFolder) -> str:
+    """Say that nothing can be measured on a run, and the figures of the one that was measured in its place."""
+    said = "trained on all classes: nothing can be measured on this model"
+    if (found := run.measured) is None:
+        return said
+    test = found["test"]
+    return (
+        f"{said}; {found['run']}, with the same settings, has Recall@1 {100 * test['recall']['1']:.1f} on "
+        f"{count(test['classes'], 'class')} that it was not trained on"
+    )
+
+
 def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any], examples: str = "images") -> Table:
     """Build the table at the end of a run: Recall@K of the unseen classes, and of the validations that lead there.
 
@@ -151,7 +172,8 @@ def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any], 
         examples: what the data are, images or vectors
     """
     test, best = results["test"], results.get("best_epoch")
-    ks, degrees = list(test["recall"]), list(test.get("ndcg", {}))
+    known: dict[str, Any] = test or next((line["val"] for line in metrics if "val" in line), {"recall": {}})
+    ks, degrees = list(known["recall"]), list(known.get("ndcg", {}))
     table = Table(title="Recall@K and NDCG@K in %" if degrees else "Recall@K in %")
     table.add_column(examples)
     for heading in ("epoch", *(f"R@{k}" for k in ks), *(f"NDCG@{k}" for k in degrees)):
@@ -160,19 +182,25 @@ def build_results_table(metrics: list[dict[str, Any]], results: dict[str, Any], 
     for line in metrics:
         if "val" in line and line["epoch"] in (0, best):
             what = "validation, untrained" if line["epoch"] == 0 else "validation, best"
+            what += ", best" if best == 0 else ""
             rows.append((what, str(line["epoch"]), line["val"]))
     if (before := results.get("untrained_test")) is not None:
         rows.append(("unseen classes, untrained", "0", before))
     epoch = best if best is not None else results.get("epochs")
-    rows.append(("[bold]unseen classes[/]", "" if epoch is None else str(epoch), test))
+    if test is not None:
+        rows.append(("[bold]unseen classes[/]", "" if epoch is None else str(epoch), test))
     if any(found.get("few_classes") for _, _, found in rows):
         table.caption = f"[bold yellow]caution[/]: figures {describe_few_classes(min(f['classes'] for *_, f in rows))}"
         table.caption_justify = "left"
     for what, number, found in rows:
-        counted = f"{what} ({found['images']:,} of {found['classes']:,} classes)"
+        counted = f"{what} ({found['images']:,} of {count(found['classes'], 'class')})"
         values = [found["recall"].get(k) for k in ks] + [found.get("ndcg", {}).get(k) for k in degrees]
         table.add_row(counted, number, *("" if value is None else f"{100 * value:.1f}" for value in values))
     return table
+
+
+def _describe_losses(losses: list[float], mixes: bool) -> str:
+    return f"clean {losses[1]:.3f}" + (f"  mixed {losses[2]:.3f}" if mixes else "")
 
 
 def _describe_weights(config: Config) -> str:
@@ -228,7 +256,7 @@ class SeriesWatcher:
 class _OneOfSeries(Watcher):
     def __init__(self, series: SeriesWatcher, name: str) -> None:
         self.series, self.name, self.before = series, name, series.begun - 1
-        self.steps, self.began, self.images = 1, time.monotonic(), 0
+        self.steps, self.began, self.images, self.mixes = 1, time.monotonic(), 0, True
 
     def note(self, text: str) -> None:
         if text not in self.series.noted:
@@ -236,17 +264,18 @@ class _OneOfSeries(Watcher):
             self.series.bars.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     def begin(self, run: RunFolder, config: Config, part: Part, steps: int, progress: RunProgress) -> None:
-        self.steps, self.began = steps, time.monotonic()
+        self.steps, self.began, self.mixes = steps, time.monotonic(), bool(config.mixing.mixup)
         self.series.bars.update(self.series.task, description=self.name)
 
     def step(self, progress: RunProgress, losses: list[float], images: int) -> None:
         self.images += images
         speed = self.images / max(1e-9, time.monotonic() - self.began)
-        detail = f"clean {losses[1]:.3f}  mixed {losses[2]:.3f}  {speed:,.0f} images/s"
+        detail = f"{_describe_losses(losses, self.mixes)}  {speed:,.0f} images/s"
         completed = self.before + progress.step / self.steps
         self.series.bars.update(self.series.task, completed=completed, detail=detail)
 
     def finished(self, run: RunFolder, results: dict[str, Any]) -> None:
-        recall = 100 * results["test"]["recall"]["1"]
+        test = results["test"]
+        told = "not measured" if test is None else f"Recall@1 {100 * test['recall']['1']:.1f}"
         self.series.bars.update(self.series.task, completed=self.before + 1)
-        self.series.bars.console.print(f"{self.name}: Recall@1 {recall:.1f}", highlight=False)
+        self.series.bars.console.print(f"{self.name}: {told}", highlight=False)

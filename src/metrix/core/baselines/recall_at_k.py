@@ -13,14 +13,14 @@ from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals
 from metrix.core.settings import check_scale
 from metrix.core.similarity import gram, rows_of_gram
-from metrix.errors import check_integers
+from metrix.errors import InvalidInput, check_integers
 
 
 class RecallAtK(Baseline):
     """1 - Recall@k with sigmoids in place of steps, averaged over several k and over the examples as queries.
 
     The rank of a positive p of a query q is r(p) = 1 + Σ_z σ((s_qz - s_qp)/T) over all other examples z. Of the
-    positives P, Σ_p σ((k - r(p))/(k T_k)) are among the first k, and at most min(k, |P|) can be: the loss is one less
+    positives P, Σ_p σ((k - r(p))/T_k) are among the first k, and at most min(k, |P|) can be: the loss is one less
     their share.
 
     A query compares each positive with all other examples, so a large batch is computed some queries at a time, in the
@@ -29,7 +29,9 @@ class RecallAtK(Baseline):
     Args:
         ks: the values of k.
         temperature: T, of the comparison of similarities.
-        rank_temperature: T_k, of the comparison of ranks with k, as a multiple of k.
+        rank_temperature: T_k, of the comparison of ranks with k: a number is a multiple of k, T_k = number · k; a
+            sequence has one T_k for each k, such as (1, 1, 1, 1, 1), with which the authors train. A k larger than the
+            batch is the size of the batch, as theirs is.
 
     >>> embeddings, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([0, 0, 1, 1])
     >>> RecallAtK()(embeddings, labels).backward()
@@ -44,12 +46,15 @@ class RecallAtK(Baseline):
     _shown = ("ks", "temperature", "rank_temperature")
 
     def __init__(
-        self, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0
+        self,
+        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float = 0.01,
+        rank_temperature: float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
         self.ks = check_integers("ks", ks, least=1, most=10**9)
         self.temperature = check_scale("temperature", temperature)
-        self.rank_temperature = check_scale("rank_temperature", rank_temperature)
+        self.rank_temperature = _check_rank_temperature(rank_temperature, len(self.ks))
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean over queries that have a positive."""
@@ -76,9 +81,20 @@ class RecallAtK(Baseline):
         similar = S.index_select(0, query)  # (positives of all queries, n)
         to_positive = similar.gather(1, example.unsqueeze(1))
         rank = 0.5 + torch.sigmoid((similar - to_positive) / self.temperature).sum(1)  # p itself counts for 1/2
-        ks = torch.tensor(self.ks, dtype=S.dtype, device=S.device)
-        among = torch.sigmoid((ks - rank.unsqueeze(1)) / (self.rank_temperature * ks))  # (positives, ks)
+        ks = torch.tensor(self.ks, dtype=S.dtype, device=S.device).clamp(max=S.shape[1])
+        given = self.rank_temperature
+        scales = given * ks if isinstance(given, float) else ks.new_tensor(given)
+        among = torch.sigmoid((ks - rank.unsqueeze(1)) / scales)  # (positives, ks)
         found = S.new_zeros(len(S), len(ks)).index_add(0, query, among)
         size = torch.zeros_like(own).index_add_(0, query, torch.ones_like(query))
         possible = torch.minimum(ks, size.unsqueeze(1))
         return 1.0 - (torch.minimum(found, ks) / possible).mean(1)
+
+
+def _check_rank_temperature(given: float | Sequence[float], count: int) -> float | tuple[float, ...]:
+    if isinstance(given, (int, float)):
+        return float(check_scale("rank_temperature", given))
+    values = tuple(float(check_scale("rank_temperature", value)) for value in given)
+    if len(values) != count:
+        raise InvalidInput(f"rank_temperature: expected a number, or one for each of {count} ks, got {len(values)}")
+    return values

@@ -54,10 +54,17 @@ def read(root: Path, follow_links: bool = False) -> Catalogue:
     if not rows:
         raise DataError(f"{root} has {count(len(folders), 'folder')} without any images{f'; {hint}' if hint else ''}")
     notes = [hint] if hint else []
+    empty = sorted(set(classes) - {row.class_name for row in rows})
+    if empty:
+        verb = "has" if len(empty) == 1 else "have"
+        notes.append(
+            f"{count(len(empty), 'folder')} {verb} no images and {'is' if verb == 'has' else 'are'} no class: "
+            f"{first_few(empty)}"
+        )
     if ignored:
         verb = "is not an image" if len(ignored) == 1 else "are not images"
         notes.append(f"{count(len(ignored), 'file')} that {verb} in a class folder: {first_few(ignored)}")
-    return Catalogue.from_rows(NAME, root, rows, class_names=sorted(set(classes)), notes=notes)
+    return Catalogue.from_rows(NAME, root, rows, class_names=sorted({row.class_name for row in rows}), notes=notes)
 
 
 def _parts(root: Path, folders: list[Path]) -> list[tuple[str, Path]]:

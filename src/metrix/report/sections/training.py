@@ -8,6 +8,7 @@ from metrix.report.figures.curves import Curve, draw_curves
 from metrix.report.page import Block, Section, SideBySide, Text
 from metrix.report.reported_runs import ReportedRun
 from metrix.train.collapse import describe_collapse
+from metrix.train.untrained import describe_harm
 
 
 def build_training_section(runs: Sequence[ReportedRun]) -> Section:
@@ -41,6 +42,8 @@ def build_training_section(runs: Sequence[ReportedRun]) -> Section:
         )
         blocks.append(Text(told, "note"))
     for run in runs:
+        if harm := describe_harm(run.results or {}):
+            blocks.append(Text(f"{run.name}: {harm}.", "note"))
         collapse = (run.results or {}).get("collapse")
         if collapse:
             after = " It recovered later." if collapse["recovered"] else ""
@@ -70,9 +73,9 @@ def _draw_validation(runs: Sequence[ReportedRun], blocks: list[Block]) -> list[B
         if not lines:
             without.append(run.name)
             continue
-        trained = [n for n, step in enumerate(steps) if step > 0]  # the first point is the untrained network
-        best = max(trained, key=recalls.__getitem__, default=0)
-        told = f"{run.name}, best {recalls[best]:.1f} at step {steps[best]:.0f}"
+        best = max(range(len(steps)), key=recalls.__getitem__)
+        when = f"at step {steps[best]:.0f}" if steps[best] else "before training"
+        told = f"{run.name}, best {recalls[best]:.1f} {when}"
         found.append(Curve(told, steps, recalls, number=n))
     if without:
         blocks.append(
@@ -83,6 +86,8 @@ def _draw_validation(runs: Sequence[ReportedRun], blocks: list[Block]) -> list[B
         )
     if not found:
         return []
-    caption = "Recall@1 on held-out training classes; the model of the best epoch is kept."
+    caption = (
+        "Recall@1 on held-out training classes; step 0 is the untrained network. The model of the best epoch is kept."
+    )
     label = "validation Recall@1, %"
     return [draw_curves(found, "step", label, name="validation", caption=caption, bounds=(0, 100))]
