@@ -109,3 +109,55 @@ def test_clipping_goes_with_a_gradient_scaler_that_overflows(small: Config, tmp_
     assert run.results is not None
     assert run.results["steps"] == 4
     assert scaler.get_scale() < 2.0**127  # a step overflowed, and was left out by the scaler
+
+
+@pytest.mark.parametrize("values", [{}, {"clip": 1.0, "ema": 0.9}, {"memory": 32, "mixup": ("embed",)}], ids=str)
+def test_the_loop_asks_the_device_once_in_a_step(
+    values: dict[str, Any], small: Config, tmp_path: Path, monkeypatch
+) -> None:
+    steps = train_pretended(small.with_values({**FEATURE, **values}), tmp_path / "run", monkeypatch, fused=True).steps
+    for cost in steps:
+        asked = {line: times for (_, line), times in cost.synchronisations.items() if line.startswith("train/")}
+        assert sum(asked.values()) == 1, asked
+
+
+def test_training_on_a_real_gpu(device: torch.device, small: Config, tmp_path: Path) -> None:
+    """Runs where there is a GPU: losses fall as on the CPU, and a run resumes."""
+    values = {**FEATURE, "precision": "32-true", "deterministic": True, "max_steps": 6, "clip": 1.0, "ema": 0.9}
+    config = small.with_values(values)
+    expected = train(config.with_values({"device": "cpu"}), tmp_path / "cpu").metrics()
+    run = train(config.with_values({"device": device.type}), tmp_path / "gpu")
+    losses = [[line["loss"] for line in lines if "loss" in line] for lines in (expected, run.metrics())]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    longer = train(resume=run.path, max_steps=8)
+    assert longer.results is not None
+    assert longer.results["steps"] == 8
+    assert device.type == "mps" or "random/cuda" in load_file(longer.last)
+
+
+def test_batch_norm_of_several_gpus(monkeypatch) -> None:
+    """torch's own layers, unless inputs are mixed in chunks."""
+    from types import SimpleNamespace
+
+    from metrix.core.distributed.batch_norm import refuse_waiting
+    from metrix.core.distributed.ranks import Ranks
+    from metrix.errors import InvalidInput
+    from metrix.model import Embedder
+    from metrix.train.state import synchronise_batch_norm
+
+    team: Any = SimpleNamespace(device=torch.device("cuda", 0), ranks=Ranks(0, 2))
+    found = {}
+    for mixup in ("feature", "input"):
+        embedder = Embedder("resnet10t", dim=8, pool="avg")
+        names = set(embedder.state_dict())
+        synchronise_batch_norm(Config().with_values({"mixup": (mixup,)}), embedder, team)
+        assert set(embedder.state_dict()) == names
+        found[mixup] = [m for m in embedder.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    assert all(isinstance(norm, torch.nn.SyncBatchNorm) for norm in found["feature"])
+    assert not any(isinstance(norm, torch.nn.SyncBatchNorm) for norm in found["input"])
+    assert all(norm.across.size == 2 for norm in found["input"])
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    refuse_waiting(found["input"])
+    with pytest.raises(InvalidInput, match=r"got nn.SyncBatchNorm; use normalise_globally"):
+        refuse_waiting(found["feature"])

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from metrix.core.compute.derivatives import use_twin
+from metrix.core.distributed.batch_norm import refuse_waiting
 from metrix.core.distributed.ranks import ALONE
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -103,6 +104,7 @@ def keep_running_statistics(module: nn.Module | None) -> Iterator[None]:
     processes, so that none may wait for another's statistics.
     """
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)] if module is not None else []
+    refuse_waiting(norms)
     before = [(m.momentum, m.num_batches_tracked, getattr(m, "across", ALONE)) for m in norms]
     for m in norms:
         m.momentum, m.across = 0.0, ALONE  # type: ignore[assignment]

@@ -6,6 +6,7 @@ output, its gradient and the running statistics are those of one process with th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from metrix.core.compute.derivatives import refuse_second_derivatives
 from metrix.core.distributed.ranks import Ranks
+from metrix.errors import InvalidInput
 
 
 def normalise_globally(module: nn.Module, ranks: Ranks) -> nn.Module:
@@ -32,6 +34,20 @@ def normalise_globally(module: nn.Module, ranks: Ranks) -> nn.Module:
                 if not isinstance(norm, _Global):
                     norm.__class__ = type(f"Global{type(norm).__name__}", (_Global, type(norm)), {})
     return module
+
+
+def refuse_waiting(norms: Sequence[nn.Module]) -> None:
+    """Refuse torch's batch norm over processes where examples come in chunks whose number differs between processes.
+
+    Its layers would wait for each other forever; those of `normalise_globally` can be told not to.
+    """
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if several and any(isinstance(norm, nn.SyncBatchNorm) and norm.training for norm in norms):
+        raise InvalidInput(
+            "batch norm: expected layers that do not wait for other processes in mixed examples, which come in chunks "
+            "whose number differs between processes, got nn.SyncBatchNorm; use normalise_globally of "
+            "metrix.core.distributed.batch_norm instead, put these layers into eval mode, or mix embeddings"
+        )
 
 
 class _Global(_BatchNorm):
