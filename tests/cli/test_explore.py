@@ -32,7 +32,9 @@ def test_explore_opens_runs_and_stops(run: Path, other_run: Path) -> None:
             said = json.loads(answer.read())
         assert said["mode"] == "runs"
         assert [one["name"] for one in said["collections"]] == ["run", "other"]
-        assert {"recall@1", "map@r"} <= {measure["name"] for measure in said["collections"][0]["measures"]}
+        assert {("Recall@K", 1), ("MAP@R", None)} <= {
+            (measure["metric"], measure["k"]) for measure in said["collections"][0]["measures"]
+        }
         with urllib.request.urlopen(found[0], timeout=30) as page:
             assert b"metrix explorer" in page.read()
         process.send_signal(signal.SIGINT)

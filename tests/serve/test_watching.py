@@ -181,7 +181,8 @@ def test_a_store_for_one_thread_is_never_used_by_two(crowd: tuple[TestClient, On
 def test_missing_photos_are_counted_and_found_where_they_have_moved(indexed: Path, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(indexed, tmp_path / "there"))
     said = json.loads((moved / "photos.index" / FILE).read_text())
-    (moved / "photos.index" / FILE).write_text(json.dumps(said | {"root": str(tmp_path / "before")}))
+    lost = {"root": str(tmp_path / "before"), "relative_root": None}
+    (moved / "photos.index" / FILE).write_text(json.dumps(said | lost))
     (moved / "photos" / "kind 0" / "1.jpg").unlink()
     for root, missing in ((None, 18), (moved / "photos", 1)):
         with client_of(moved / "photos.index", root=root) as client:

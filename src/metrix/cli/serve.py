@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
+from metrix.cli.reading import Store
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def serve(
     root: Annotated[
         Path | None, typer.Option(help="the folder of the images, if they have moved", show_default=False)
     ] = None,
+    store: Store = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="serve the page to explore the index, too")] = True,
     host: Host = "127.0.0.1",
     port: Port = PORT,
@@ -113,7 +115,7 @@ def serve(
         slow_formats=jpeg2000,
     )
     with write_logs(log_level, log_format):
-        app = build_service(index, run, limits, root=root, access=access, page=page)
+        app = build_service(index, run, limits, root=root, store=store, access=access, page=page)
 
         def started(address: str) -> None:
             said, current = Console(stderr=True, soft_wrap=True), app.state.service.current.index

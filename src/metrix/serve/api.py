@@ -34,6 +34,7 @@ def build_service(
     limits: Limits | None = None,
     *,
     root: Path | None = None,
+    store: str | None = None,
     access: Access | None = None,
     page: bool = True,
     poll: float = 1.0,
@@ -45,6 +46,7 @@ def build_service(
         run: the run that it was built with, if it has moved.
         limits: on requests.
         root: the folder of its images, if they have moved.
+        store: of the index, as for `Index.open`.
         access: who may ask for what; by default this machine, for anything but changes.
         page: whether there is a page to explore the index, and one on the API.
         poll: seconds between looks at whether the index was replaced.
@@ -54,7 +56,7 @@ def build_service(
     """
     from metrix import __version__
 
-    service = Service(Path(folder), run, limits, root=root, poll=poll)
+    service = Service(Path(folder), run, limits, root=root, store=store, poll=poll)
     app = FastAPI(
         title="metrix",
         version=__version__,

@@ -140,7 +140,7 @@ def add_changes(app: FastAPI, service: Service) -> None:
 
     async def _change(change: Callable[[Index], None]) -> JSONResponse:
         def work() -> ServedIndex:
-            index = Index.open(service.folder)
+            index = Index.open(service.folder, service.store)
             try:
                 change(index)
             finally:

@@ -49,6 +49,7 @@ class Service:
         folder: the index.
         run: the run that it was built with, if it has moved.
         root: the folder of its images, if they have moved.
+        store: of the index, as for `Index.open`.
         limits: on requests.
         poll: seconds between looks at whether the index was replaced.
     """
@@ -60,12 +61,13 @@ class Service:
         limits: Limits | None = None,
         *,
         root: Path | None = None,
+        store: str | None = None,
         poll: float = 1.0,
     ) -> None:
-        self.folder, self.run, self.root, self.poll = Path(folder), run, root, poll
+        self.folder, self.run, self.root, self.store, self.poll = Path(folder), run, root, store, poll
         self.limits = limits or Limits()
         self.metrics = Metrics()
-        self.current = ServedIndex(self.folder, self.limits, run, root)
+        self.current = ServedIndex(self.folder, self.limits, run, root, store)
         self.batcher = self._start_batcher()
         self.watching = Watching(time.monotonic())
         # Ids and columns; images, whose files may hang; the state on disk; changes of it; whether images are there.
@@ -102,7 +104,7 @@ class Service:
             if read_stamp(self.folder) == before.stamp:
                 return before
             try:
-                opened = ServedIndex(self.folder, self.limits, self.run, self.root, before)
+                opened = ServedIndex(self.folder, self.limits, self.run, self.root, self.store, before)
             except Exception:
                 self.metrics.reloads.labels("failed").inc()
                 raise

@@ -48,6 +48,7 @@ class ServedIndex:
         limits: on images.
         run: the run that it was built with, if it has moved.
         root: the folder of its images, if they have moved.
+        store: of the index, as for `Index.open`.
         before: an earlier state, whose network is used again if the model is the same.
     """
 
@@ -57,14 +58,13 @@ class ServedIndex:
         limits: Limits,
         run: Path | None = None,
         root: Path | None = None,
+        store: str | None = None,
         before: ServedIndex | None = None,
     ) -> None:
         self.stamp, self.opened_at, self._limits = read_stamp(folder), time.monotonic(), limits
-        self.index = Index.open(folder)
+        self.index = Index.open(folder, store, root)
         if not len(self.index):
             raise InvalidInput(f"{folder}: expected an index with items, got an empty one; build it anew")
-        if root is not None:
-            self.index.description = self.index.description.model_copy(update={"root": str(root.resolve())})
         self.encoder = self._open_encoder(run, before)
         # A client of Milvus is not for several threads at once; mapped files are.
         alone = self.index.description.store == "milvus"
