@@ -68,7 +68,9 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
     assert (baseline[3].text, baseline[4]) == ("80.0 ± 0.0", "81.6")
     assert block.rows[1] == "hard negatives"
     assert list(block.rows[2][:5]) == ["input [1]", "1", "pos-neg / anc-neg", "", "82.0"]
-    assert block.footnotes[1] == "The set-up is the paper's."
+    assert "The set-up is the paper's" not in block.footnotes[1]
+    assert "torchvision's first" in block.footnotes[1]
+    assert "scale and shift of batch norm are trained" in block.footnotes[1]
 
 
 def test_every_changed_setting_is_said(cars: Grid) -> None:
@@ -76,7 +78,8 @@ def test_every_changed_setting_is_said(cars: Grid) -> None:
     grid = dataclasses.replace(cars, changes={**cars.changes, **changes}, _known={})
     setup = paper.load_table("ablation").setup
     said = describe_differences(grid, setup, grid.datasets[0])
-    assert said == "Differences from the paper's set-up: image size 64; lr 0.003."
+    assert said.startswith("Differences from the paper's set-up: image size 64; lr 0.003; ")
+    assert "random crops of images shrunk to 256 pixels" in said  # of the cache
 
 
 def test_what_differs_is_said(tmp_path: Path) -> None:

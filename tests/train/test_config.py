@@ -35,7 +35,7 @@ def test_left_out_keys_have_defaults(tmp_path: Path) -> None:
         ("train: 3\n", "section 'train': expected a mapping of keys to values, got 3"),
         ("- 1\n", "mapping of sections"),
         ("train:\n  epochs: many\n", "train.epochs='many'"),
-        ("train:\n  epochs: 0\n", "train.epochs=0"),
+        ("train:\n  epochs: -1\n", "train.epochs=-1"),
         ("mixing:\n  mixup: [feture]\n", "mixing.mixup.0='feture'"),
         ("a: [\n", "is not YAML"),
     ],

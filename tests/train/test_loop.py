@@ -343,3 +343,21 @@ def test_no_epochs_save_and_measure_the_untrained_network(small: Config, tmp_pat
     longer = train(resume=run.path, epochs=1)
     assert longer.results is not None
     assert longer.results["steps"] > 0
+
+
+def test_gradients_are_clipped_by_norm_or_by_value(
+    small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lightning_fabric
+
+    found: list[dict[str, Any]] = []
+    clip = lightning_fabric.Fabric.clip_gradients
+
+    def record(self: Any, *args: Any, **limits: Any) -> Any:
+        found.append(limits)
+        return clip(self, *args, **limits)
+
+    monkeypatch.setattr(lightning_fabric.Fabric, "clip_gradients", record)
+    for how in ("norm", "value"):
+        train(small.with_values({"clip": 0.1, "clip_by": how, "max_steps": 1, "holdout": 0.0}), tmp_path / how)
+    assert [("max_norm" in one, "clip_val" in one) for one in found] == [(True, False), (False, True)]

@@ -14,8 +14,10 @@ from metrix.report.page.blocks import Cell
 from metrix.reproduce.datasets import PAPER_DIM, ReproductionData, build_config
 from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.paper import DATASETS, PaperRow, PaperTable
+from metrix.train.config import Config
 
 GAIN = "gain"  # in Recall@1
+SEEDS_TO_MARK = 3  # two seeds cannot tell rows apart: nothing is marked
 INDENT = "\u2003"
 # Settings that a note need not name: those that it compares with the paper's, and those that only say how to compute.
 COMPARED = {"backbone", "weights", "dim", "batch_size", "epochs", "max_steps"}
@@ -97,12 +99,17 @@ class ReproducedTable:
         return Table(columns, rows, self.title, footnotes, self.name, self._find_best(places))
 
     def _find_best(self, lines: Mapping[int, TableLine]) -> set[tuple[int, int]]:
-        """(row, column) of the best measured values, and of those that the seeds cannot tell from them."""
+        """(row, column) of the best measured values, and of those that the seeds cannot tell from them.
+
+        A column is left unmarked unless each of its rows has three seeds.
+        """
         found: set[tuple[int, int]] = set()
         for column, one in enumerate(self.columns, len(self.headings)):
             if one.source == "measured" and one.best:
                 spreads = {row: line.measured.get(one.key, Spread()) for row, line in lines.items()}
                 means = {row: spread.mean for row, spread in spreads.items() if spread.mean is not None}
+                if any(len(spreads[row].values) < SEEDS_TO_MARK for row in means):
+                    continue
                 leaders = find_leaders(means, lambda a, b, of=spreads: of[a].differs_from(of[b]), one.best == "max")  # type: ignore[misc]
                 found |= {(row, column) for row in leaders}
         return found
@@ -210,10 +217,10 @@ def _recall_notes(grid: Grid, table: PaperTable, data: ReproductionData) -> Iter
         f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
     )
     yield describe_differences(grid, table.setup, data, scaled="k" in table.label_columns)
-    if len(grid.seeds) > 1:
+    if len(grid.seeds) >= SEEDS_TO_MARK:
         yield (
             "Marked in a column: the best value and all that the seeds cannot tell from it (95 % interval of paired "
-            "differences); none where no value can be told from the best."
+            "differences, not corrected for the number of comparisons); none where no value can be told from the best."
         )
 
 
@@ -230,7 +237,10 @@ def conclude_from_seeds(lines: Sequence[TableLine]) -> Iterator[str]:
     down = [
         f"{name} ({one.mean:+.1f} ± {one.margin:.1f})" for name, one in found.items() if one.decided and one.mean < 0
     ]
-    text = f"By the 95 % interval of paired differences (Student's t), gains above zero: {', '.join(up) or 'none'}"
+    text = (
+        "By the 95 % interval of paired differences (± is its half width here; Student's t, not corrected for the "
+        f"number of comparisons), gains above zero: {', '.join(up) or 'none'}"
+    )
     text += f"; below zero: {', '.join(down) or 'none'}"
     open_ones = [one for one in found.values() if not one.decided]
     if open_ones:
@@ -266,6 +276,7 @@ def describe_differences(grid: Grid, setup: Mapping[str, Any], data: Reproductio
     }
     differing = [f"{name} {ours} (paper: {paper})" for name, (ours, paper) in here.items() if ours != paper]
     differing += _name_other_changes(grid, data)
+    differing += name_deviations(config)
     if scaled and train.batch_size != setup["batch_size"]:
         differing.append(f"k = 20 and 40 times {train.batch_size / int(setup['batch_size']):.2g}, like the batch")
     if not data.in_paper:
@@ -273,6 +284,22 @@ def describe_differences(grid: Grid, setup: Mapping[str, Any], data: Reproductio
     if not differing:
         return "The set-up is the paper's."
     return f"Differences from the paper's set-up: {'; '.join(differing)}."
+
+
+def name_deviations(config: Config) -> Iterator[str]:
+    """How training with these settings differs from the paper's reference code, where the paper itself is silent."""
+    train, model = config.train, config.model
+    if model.weights and model.backbone == "resnet50":
+        yield "timm's own ImageNet weights (reference code: torchvision's first, resnet50.tv_in1k)"
+    if model.frozen_bn:
+        yield "scale and shift of batch norm are trained (reference code: frozen with its statistics)"
+    if train.clip is not None and train.clip_by == "value":
+        yield "gradients of proxies are clipped, too (reference code: the network's only)"
+    if config.mixing.lam_per != "batch":
+        yield f"one λ per {config.mixing.lam_per} (reference code: per batch)"
+    if config.data.cache != "none":
+        yield "random crops of images shrunk to 256 pixels (reference code: of the originals)"
+    yield "strength w as the table says (reference code: 0.3 for anchor-negative embedding mixup)"
 
 
 def _name_other_changes(grid: Grid, data: ReproductionData) -> Iterator[str]:

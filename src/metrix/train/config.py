@@ -277,7 +277,8 @@ class Training(ConfigSection):
     decay_every: int = Field(10, ge=1, description="step schedule: epochs between two decays")
     decay_by: float = Field(0.5, gt=0, le=1, description="step schedule: factor of each decay")
     warmup_epochs: int = Field(0, ge=0, description="first epochs, in which only the head and the proxies are trained")
-    clip: float | None = Field(None, gt=0, description="clip the norm of the gradient at this value")
+    clip: float | None = Field(None, gt=0, description="clip the gradient at this value")
+    clip_by: Literal["norm", "value"] = Field("norm", description="what is clipped: the norm, or each entry")
     scheme: SchemeName = Field("none", description="training scheme")
     clusters: int = Field(
         8, ge=2, description="divide-and-conquer: clusters of training images, and slices of the embedding"

@@ -334,7 +334,8 @@ class _Loop:
             self._handle_broken_step(*self.guard.describe(images, labels, reading.losses, refusal))
             return reading.request
         if settings.clip is not None:  # a gradient scaler (16-mixed) expects some steps to overflow
-            fabric.clip_gradients(state.module, state.optimizer, max_norm=settings.clip, error_if_nonfinite=False)
+            limit = {"max_norm" if settings.clip_by == "norm" else "clip_val": settings.clip}
+            fabric.clip_gradients(state.module, state.optimizer, **limit, error_if_nonfinite=False)
         state.optimizer.step()
         if state.average is not None:
             state.average.update()
