@@ -208,7 +208,7 @@ class Dataset:
 
 
 def loader(
-    part: Part, sampler: BatchSampler | None = None, *, batch_size: int = 256, workers: int = 0
+    part: Part, sampler: BatchSampler | None = None, *, batch_size: int = 256, workers: int = 0, pinned: bool = False
 ) -> torch.utils.data.DataLoader[Any]:
     """A DataLoader of (images, labels).
 
@@ -217,6 +217,7 @@ def loader(
         sampler: chooses the batches. Without one, all images come in order.
         batch_size: without a sampler, the number of images in a batch.
         workers: number of loader processes; 0 loads in this one.
+        pinned: put batches into memory from which a GPU copies while the host goes on.
 
     >>> from metrix import data
     >>> part = data.open("glyphs-mini").test.with_transform(data.GlyphTransform.still())
@@ -227,6 +228,7 @@ def loader(
     # DataLoader draws a seed when an iteration starts: from a generator of its own, not from the global one.
     common: dict[str, Any] = {
         "num_workers": workers,
+        "pin_memory": pinned,
         "persistent_workers": workers > 0,
         "generator": torch.Generator(),
         "worker_init_fn": _ignore_signals if workers > 0 else None,

@@ -202,7 +202,8 @@ class ImageBatches:
         if self.workers == 0:
             return (self.part.batch(indices) for indices in self.sampler)
         if self._loader is None:
-            self._loader = data.loader(self.part, self.sampler, workers=self.workers)
+            on_gpu = self.team is not None and self.team.device.type == "cuda" and torch.cuda.is_available()
+            self._loader = data.loader(self.part, self.sampler, workers=self.workers, pinned=on_gpu)
         return iter(self._loader)
 
     def example(self) -> Tensor:
