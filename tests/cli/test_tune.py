@@ -21,7 +21,7 @@ def test_a_study_prints_its_table_its_conclusion_and_what_to_do_next(metrix: Met
     assert printed.code == 0, printed.err
     for words in ("untrained", "contrastive", "Best on the folds: contrastive", "Another hour: about"):
         assert words in printed.out
-    for words in ("plan 1 trial of each of 1 method", "trial 1 contrastive", "best.yaml", "--resume"):
+    for words in ("plan: 1 trial of each of 1 method", "trial 1 contrastive", "best.yaml", "--resume"):
         assert words in printed.err
     assert read_config(folder / "best.yaml").train.max_steps == 2  # the only trial has the settings to begin with
     again = metrix("tune", "--resume", folder, "--json")

@@ -252,6 +252,22 @@ def test_other_data_is_refused(study: StudyFolder, monkeypatch: pytest.MonkeyPat
         resume_study(study.path, None, None)
 
 
+def test_a_study_that_began_with_other_code_says_so(
+    study: StudyFolder, found: StudyResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    class Listener(StudyWatcher):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    work_on(StudyFolder(study.path), Listener())
+    assert said == []
+    monkeypatch.setattr("metrix.experiments.tuning.running.code_version", lambda: "other")
+    work_on(StudyFolder(study.path), Listener())
+    assert said[0].startswith("metrix has changed since this study began")
+
+
 def test_methods_are_parsed_and_refused() -> None:
     assert parse_method("proxy-nca++") == TunedMethod("proxy-nca++")
     assert parse_method("proxy-anchor+proxy-synthesis").mixup_method == "proxy-synthesis"

@@ -56,7 +56,7 @@ def _compose_answer(found: StudyResult) -> Section:
     gain = "" if usual is None or usual.score is None else f"{best.score - usual.score:+.1f} over the first settings"
     spread = f"± {statistics.stdev(result.recalls):.1f} over {count(len(result.recalls), 'seed')}"
     tiles = [
-        Tile("best on the folds", best.method.name, f"trial {best.trial + 1} of this method"),
+        Tile("best on the folds", best.method.name.replace("+", " + "), f"trial {best.trial + 1} of this method"),
         Tile(f"{_label(found).removesuffix(' %')} on the folds", f"{best.score:.1f} %", gain),
         Tile("Recall@1 on test classes", f"{result.mean:.1f} %", spread),
         Tile("untrained, on test classes", f"{found.table.untrained.mean:.1f} %"),

@@ -40,7 +40,7 @@ class DrawnStudy(StudyWatcher):
 
     def note(self, text: str) -> None:
         """Print what the user should know."""
-        self.console.print(f"[cyan]plan[/] {escape(text)}", highlight=False, soft_wrap=not self.console.is_terminal)
+        self.console.print(f"[cyan]note[/] {escape(text)}", highlight=False, soft_wrap=not self.console.is_terminal)
 
     def report(self, what: str, done: int, of: int) -> None:
         """Print what is being prepared."""
@@ -155,7 +155,7 @@ def build_final_table(found: StudyResult) -> Table:
         f"test classes ({found.table.queries:,} queries)"
     )
     for n, heading in enumerate(("", "folds", "test", "against untrained", "against")):
-        table.add_column(heading, justify="right" if n else "left")
+        table.add_column(heading, justify="right" if n else "left", overflow="fold")
     mean = sum(found.untrained) / len(found.untrained) if found.untrained else None
     table.add_row("untrained", "" if mean is None else f"{mean:.1f}", f"{found.table.untrained.mean:.1f}", "", "")
     by_method = {one.method: one for one in found.table.results}

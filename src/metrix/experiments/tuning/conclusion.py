@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metrix.evaluate.seeds import SeedDifferences
-from metrix.experiments.tuning.budget import CostModel
 from metrix.experiments.tuning.finals import UNTRAINED, Contrast, FinalTable, Winner
 from metrix.experiments.tuning.trials import FinishedTrial
 from metrix.messages import count
@@ -30,16 +30,13 @@ class Conclusion:
         return " ".join((self.best, self.search, self.helped, self.another_hour))
 
 
-def conclude(
-    winners: Sequence[Winner], trials: Sequence[FinishedTrial], table: FinalTable, costs: CostModel, metric: str
-) -> Conclusion:
+def conclude(winners: Sequence[Winner], trials: Sequence[FinishedTrial], table: FinalTable, metric: str) -> Conclusion:
     """The sentences of a finished study.
 
     Args:
         winners: of the methods
         trials: all of them
         table: what the test classes say
-        costs: of trials and runs on this machine
         metric: what was maximised
     """
     best = max(winners, key=lambda winner: winner.score)
@@ -49,7 +46,7 @@ def conclude(
         f"Recall@1 {result.mean:.1f} % on {count(table.classes, 'test class')}, untrained "
         f"{table.untrained.mean:.1f} %."
     )
-    return Conclusion(first, _say_search(best, trials), _say_contrasts(table), _say_hour(table, costs))
+    return Conclusion(first, _say_search(best, trials), _say_contrasts(table), _say_hour(table, trials))
 
 
 def _say_search(best: Winner, trials: Sequence[FinishedTrial]) -> str:
@@ -84,12 +81,12 @@ def _describe(one: Contrast) -> str:
     return said + (")" if one.seed_margin is None else f"; over seeds ± {one.seed_margin:.1f})")
 
 
-def _say_hour(table: FinalTable, costs: CostModel) -> str:
+def _say_hour(table: FinalTable, trials: Sequence[FinishedTrial]) -> str:
     """What another hour would buy: trials, or seeds, and how much narrower intervals they make."""
-    methods = [one.method for one in table.results]
-    trials = int(HOUR / max(1e-9, sum(costs.trial_seconds(one) for one in methods)))
+    took = [[one.seconds for one in trials if one.method == result.method] for result in table.results]
+    rounds = int(HOUR / max(1e-9, sum(statistics.fmean(seconds) for seconds in took if seconds)))
     seeds = int(HOUR / max(1e-9, sum(one.seconds for one in table.results)))
-    said = f"Another hour: about {count(trials, 'more trial')} of each method, or {count(seeds, 'more seed')} of each"
+    said = f"Another hour: about {count(rounds, 'more trial')} of each method, or {count(seeds, 'more seed')} of each"
     between = [one for one in table.contrasts if one.against != UNTRAINED and one.seed_margin]
     if not between or not seeds:
         return said + "."

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrix.experiments.tuning.budget import estimate_costs
 from metrix.experiments.tuning.conclusion import Conclusion, conclude
 from metrix.experiments.tuning.finals import FinalTable, Winner
 from metrix.experiments.tuning.spaces import describe_range
@@ -113,7 +111,6 @@ def build_result(study: StudyFolder, winners: Sequence[Winner], table: FinalTabl
     """Gather the result of a study whose winners are trained and compared."""
     protocol, trials = study.protocol, list_trials(study)
     runner = TrialRunner(study, lambda words: Watcher())
-    costs = estimate_costs(protocol)
     pairs = {
         method.name: [(100 * cheap, 100 * dear) for cheap, dear in runner.cheap_and_dear(method)]
         for method in protocol.methods
@@ -125,7 +122,7 @@ def build_result(study: StudyFolder, winners: Sequence[Winner], table: FinalTabl
         untrained=tuple(measure_untrained(study) or ()),
         winners=tuple(winners),
         table=table,
-        conclusion=conclude(winners, trials, table, costs, protocol.metric),
+        conclusion=conclude(winners, trials, table, protocol.metric),
         importances={method.name: find_importances(study, method.name) for method in protocol.methods},
         cheap_and_dear={name: found for name, found in pairs.items() if found},
     )
@@ -176,8 +173,3 @@ def measure_untrained(study: StudyFolder, only_read: bool = False) -> list[float
             write_json(file, found)
             return found
     return None
-
-
-def mean_of(scores: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
-    return statistics.fmean(scores) if scores else None

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from metrix.errors import InvalidInput, MetrixError, check_integer, unknown_choice
+from metrix.experiments.cells import code_version
 from metrix.experiments.tuning.budget import (
     GOOD_TRIALS,
     CostModel,
@@ -137,7 +138,7 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
     spaces = {one.name: build_space(one, base, request.changes or {}, request.fixed or {}) for one in methods}
     cheap = CHEAP if request.cheap else 0.0
     costs, fit = _fit(request, base, methods, spaces, cheap, folder, watcher, bool(chosen))
-    watcher.note(describe_fit(fit, costs, request.budget))
+    watcher.note(f"plan: {describe_fit(fit, costs, request.budget)}")
     protocol = Protocol(
         base=base,
         methods=tuple(one for one in methods if one.name in fit.methods),
@@ -148,6 +149,7 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
         cheap=costs.cheap,
         data=data,
         run_seconds={name: costs.run_seconds[name] for name in fit.methods},
+        code=code_version(),
         storage=strip_password(request.storage),
     )
     study.create(protocol, plan_until(request.trials, request.budget))
@@ -239,6 +241,11 @@ def _stop_on_signals(folder: Path) -> Iterator[None]:
 
 def _work(study: StudyFolder, watcher: StudyWatcher) -> StudyResult:
     runner = TrialRunner(study, watcher.watch_run)
+    if study.protocol.code != code_version():
+        watcher.note(
+            "metrix has changed since this study began: finished trials keep their scores, runs of the winners are "
+            "trained again"
+        )
     while True:
         with ExitStack() as stack:
             with study.held():

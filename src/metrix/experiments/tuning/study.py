@@ -34,6 +34,7 @@ from metrix.train.data_place import path_of
 
 FORMAT = 1
 STARTUP = 5  # trials of each method that are drawn at random, the usual settings included
+KEPT = ("metric", "folds", "seeds", "cheap", "run_seconds", "code", "storage")  # plain values of a protocol
 REDUCTION = 2  # of successive halving: the better half goes on
 
 
@@ -54,6 +55,7 @@ class Protocol:
     folds, seeds  folds of the training classes; runs of each winner
     cheap         share of the length at which a trial is first tried, 0 for none
     run_seconds   of a run of the usual length on a fold, by method, as calibrated
+    code          version of the code that trains, when the study began
     storage       Optuna's, without a password; None: study.db in the folder
     """
 
@@ -66,6 +68,7 @@ class Protocol:
     cheap: float
     data: StudyData
     run_seconds: dict[str, float]
+    code: str
     storage: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +78,7 @@ class Protocol:
             "data": {"name": self.data.name, "fingerprint": self.data.fingerprint},
             "methods": [method.name for method in self.methods],
             "spaces": {name: space_to_dict(space) for name, space in self.spaces.items()},
-            **{key: getattr(self, key) for key in ("metric", "folds", "seeds", "cheap", "run_seconds", "storage")},
+            **{key: getattr(self, key) for key in KEPT},
             "base": self.base.model_dump(mode="json"),
         }
 
@@ -87,7 +90,7 @@ class Protocol:
             methods=tuple(parse_method(name) for name in plain["methods"]),
             spaces={name: space_from_dict(space) for name, space in plain["spaces"].items()},
             data=StudyData(**plain["data"]),
-            **{key: plain[key] for key in ("metric", "folds", "seeds", "cheap", "run_seconds", "storage")},
+            **{key: plain[key] for key in KEPT},
         )
 
 
