@@ -19,7 +19,7 @@ from metrix.core.spaces import LogUniform, OneOf, Uniform, WholeNumber
 from metrix.errors import InvalidInput
 from metrix.experiments.tuning.budget import CostModel, fit_budget, fit_folds
 from metrix.experiments.tuning.conclusion import narrow
-from metrix.experiments.tuning.finals import Contrast, reference_of
+from metrix.experiments.tuning.finals import Contrast, compare_winners, find_winners, reference_of
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_method, parse_methods
 from metrix.experiments.tuning.result import StudyResult
 from metrix.experiments.tuning.running import (
@@ -250,6 +250,14 @@ def test_other_data_is_refused(study: StudyFolder, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("metrix.experiments.tuning.study.fingerprint_data", lambda config: "other")
     with pytest.raises(InvalidInput, match="began with other data: expected fingerprint"):
         resume_study(study.path, None, None)
+
+
+def test_a_comparison_that_failed_is_no_look(study: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    winner = dataclasses.replace(find_winners(study)[0], config=tiny(seed=7))  # was never trained
+    before = (study.path / "looks.json").read_bytes()
+    with pytest.raises(InvalidInput, match="is no run"):
+        compare_winners(study, [winner])
+    assert (study.path / "looks.json").read_bytes() == before
 
 
 def test_a_study_that_began_with_other_code_says_so(

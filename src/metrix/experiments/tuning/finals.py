@@ -174,12 +174,12 @@ def count_looks(study: StudyFolder, winners: Sequence[Winner]) -> int:
 
 def compare_winners(study: StudyFolder, winners: Sequence[Winner]) -> FinalTable:
     """Measure the winners on the test classes and compare them, paired query by query."""
-    looks = count_looks(study, winners)
     from metrix import evaluate
 
     cells = {winner.method.name: final_cells(study, winner) for winner in winners}
     found = {name: [retrieve(study, cell) for cell in group] for name, group in cells.items()}
     found[UNTRAINED] = [retrieve(study, cell, initial=True) for cell in cells[winners[0].method.name]]
+    looks = count_looks(study, winners)
     means = {name: _mean_of(several) for name, several in found.items()}
     methods = [winner.method for winner in winners]
     pairs = [(method.name, UNTRAINED) for method in methods]
