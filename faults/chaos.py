@@ -134,6 +134,8 @@ def choose(rng: random.Random, job: Job, whole: Whole, small_disks: bool) -> lis
     shim = whole.ended.writes > 0
     kinds = ["kill"] * 9 + ["kill one"] * (4 if job.processes > 1 else 1) + ["term"] * 3 + ["fail"] * 3
     kinds += ["limit"] * 2 + ["write"] * (4 if shim else 0)
+    if job.only_kills:
+        kinds = ["kill"]
 
     def one() -> Disturbance:
         kind = rng.choice(kinds)
@@ -142,12 +144,12 @@ def choose(rng: random.Random, job: Job, whole: Whole, small_disks: bool) -> lis
         if kind == "write":
             error = rng.choice((0, errno.EIO, errno.EIO, errno.ENOSPC))
             return Disturbance(kind, rng.randrange(1, whole.ended.writes + 1), error=error)
-        if kind != "fail" and rng.random() < 0.3:
+        if job.only_kills or (kind != "fail" and rng.random() < 0.3):
             return Disturbance(kind, after=rng.uniform(0.01, max(0.02, whole.ended.seconds)))
         error = rng.choice((errno.ENOSPC, errno.EIO)) if kind == "fail" else 0
         return Disturbance(kind, rng.randrange(1, max(2, whole.ended.changes + 1)), error=error)
 
-    if small_disks and rng.random() < 0.08:
+    if small_disks and not job.only_kills and rng.random() < 0.08:
         return [Disturbance("full", rng.randrange(1, max(2, whole.bytes)), error=errno.ENOSPC)]
     return [one() for _ in range(rng.choice((1, 1, 1, 2)))]
 

@@ -11,6 +11,7 @@ from metrix.data.catalogue import Catalogue, ImageRow
 from metrix.data.training_parts import (
     can_select,
     choose_validation,
+    count_answerable,
     describe_few_test_classes,
     describe_untrainable,
 )
@@ -135,3 +136,26 @@ def test_a_manifest_without_test_rows_is_measured_on_its_validation_rows(tmp_pat
     dataset = data.open(tmp_path / "list.csv")
     assert dataset.catalogue.part_names == ("train", "test")
     assert "validation rows are the test part" in dataset.catalogue.notes[0]
+
+
+def test_very_many_classes_of_one_image_take_no_time() -> None:
+    import time
+
+    rows = [ImageRow(f"{n}.png", f"c{n:06d}", "train") for n in range(60_000)]
+    catalogue = Catalogue.from_rows("manifest", Path("photos"), rows)
+    start = time.monotonic()
+    found = choose_validation(catalogue, 0.1)
+    assert time.monotonic() - start < 30  # one trial after another would be twenty thousand of half a second
+    assert "no epoch is selected" in found.notes[-1]
+
+
+@pytest.mark.parametrize("per_class", [2, 3, 7, 20])
+def test_the_fewest_classes_that_suffice_are_held_out(per_class: int) -> None:
+    rows = [ImageRow(f"{c}/{n}.png", f"c{c}", "train") for c in range(100) for n in range(per_class if c % 3 else 1)]
+    catalogue = Catalogue.from_rows("manifest", Path("photos"), rows)
+    counts = [count_answerable(catalogue.hold_out(n / 100), "val") for n in range(1, 34)]
+    assert counts == sorted(counts)
+    found = choose_validation(catalogue, 0.02)
+    enough = [n for n, answerable in enumerate(counts, 1) if answerable >= 50 and n >= 3]
+    held = len(set(found.labels[found.parts == "val"].tolist()))
+    assert held == (enough[0] if enough else 0)

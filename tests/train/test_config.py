@@ -178,3 +178,9 @@ def test_precision_for_short() -> None:
     assert Config().with_values({"precision": "bf16"}).train.precision == "bf16-mixed"
     with pytest.raises(InvalidInput, match="precision"):
         Config().with_values({"precision": "bf"})
+
+
+def test_brackets_within_brackets_are_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("[" * 20_000)
+    with pytest.raises(InvalidInput, match="is not YAML"):
+        config.read_config(tmp_path / "config.yaml")

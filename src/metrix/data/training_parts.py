@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,16 +48,23 @@ def choose_validation(catalogue: Catalogue, holdout: float, seed: int = 0, broke
     if holdout == 0 or total < 2:
         return catalogue
     asked = _count_classes(catalogue.hold_out(holdout, seed), "val")
-    for number in range(max(asked, LEAST_CLASSES), max(asked, total // LARGEST_SHARE) + 1):
+    numbers = range(max(asked, LEAST_CLASSES), max(asked, total // LARGEST_SHARE) + 1)
+    # More classes include those of fewer, so that the smallest number is found by halving.
+    place = bisect_left(
+        numbers,
+        LEAST_QUERIES,
+        key=lambda number: count_answerable(catalogue.hold_out(number / total, seed), "val", broken),
+    )
+    if place < len(numbers):
+        number = numbers[place]
         found = catalogue.hold_out(number / total, seed)
-        if count_answerable(found, "val", broken) >= LEAST_QUERIES:
-            if number == asked:
-                return found
-            return _with_note(
-                found,
-                f"{number} of {total} training classes are held out to select the epoch: fewer (holdout={holdout:g}) "
-                "could not tell epochs apart; holdout=0 trains on all of them",
-            )
+        if number == asked:
+            return found
+        return _with_note(
+            found,
+            f"{number} of {total} training classes are held out to select the epoch: fewer (holdout={holdout:g}) "
+            "could not tell epochs apart; holdout=0 trains on all of them",
+        )
     return _with_note(
         catalogue,
         f"no epoch is selected, the model is that of the last: {total} training classes are too few to hold out "

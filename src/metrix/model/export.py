@@ -162,7 +162,11 @@ class OnnxSession:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Embed images."""
-        found: NDArray[np.float32] = self._session.run(None, {self._input: images.cpu().contiguous().numpy()})[0]
+        given = {self._input: images.cpu().contiguous().numpy()}
+        try:
+            found: NDArray[np.float32] = self._session.run(None, given)[0]
+        except Exception as error:  # onnxruntime's own kinds, as of a constant that no memory holds
+            raise ModelError(f"onnxruntime cannot run the model: {_first_line(error)}") from error
         return torch.from_numpy(found)
 
 

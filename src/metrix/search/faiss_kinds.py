@@ -139,7 +139,7 @@ def build_parameters(codes: Any, kind: str, settings: Settings, k: int, kept: ND
         return faiss.SearchParametersHNSW(efSearch=max(settings.breadth, k), **selected)
     if kind == "sq8":
         return faiss.SearchParameters(**selected)
-    return faiss.SearchParametersIVF(nprobe=codes.nprobe, **selected)
+    return faiss.SearchParametersIVF(nprobe=settings.probes or codes.nprobe, **selected)
 
 
 def _sample(vectors: MappedVectors, codes: Any, kind: str, settings: Settings) -> NDArray[np.float32]:

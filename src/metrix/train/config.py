@@ -455,5 +455,5 @@ def read_config(path: Path) -> Config:
         raise InvalidInput(f"{path} cannot be read: expected text in UTF-8, got other bytes") from error
     try:
         return parse_config(yaml.safe_load(text) or {})
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InvalidInput(f"{path} is not YAML: {error}") from error
