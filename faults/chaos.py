@@ -46,7 +46,7 @@ class Whole(NamedTuple):
 
 def leftovers(place: Place) -> list[str]:
     """Files and folders that only exist while something is written."""
-    found = [path for path in place.folder.rglob("*") if "glyphs" not in path.parts]
+    found = [path for path in place.folder.rglob("*") if not {"glyphs", "store.db"} & set(path.parts)]  # not ours
     return sorted(str(path.relative_to(place.folder)) for path in found if _is_unfinished(path))
 
 
