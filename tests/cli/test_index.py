@@ -94,4 +94,6 @@ def test_an_index_moves_with_its_images(indexed: Path, run: Path, tmp_path: Path
     assert image_file(moved, one).is_file()
     (tmp_path / "b" / "photos").rename(tmp_path / "elsewhere")
     assert not image_file(Index.open(tmp_path / "b" / "photos.index"), one).is_file()
-    assert image_file(Index.open(tmp_path / "b" / "photos.index", root=tmp_path / "elsewhere"), one).is_file()
+    told = Index.open(tmp_path / "b" / "photos.index", root=tmp_path / "elsewhere")
+    assert image_file(told, one).is_file()
+    assert told.reopen() is told

@@ -51,6 +51,7 @@ class Index:
 
     def __init__(self, store: Store, description: Description, folder: Path | None = None) -> None:
         self.store, self.description, self.folder = store, description, folder
+        self._root: str | None = None  # that the user gave, of images that have moved
 
     @classmethod
     def build(
@@ -166,7 +167,8 @@ class Index:
             try:
                 opened = cls(open_store(folder, description), description, folder)
                 if root is not None:
-                    opened.description = description.model_copy(update={"root": str(Path(root).resolve())})
+                    opened._root = str(Path(root).resolve())
+                    opened.description = description.model_copy(update={"root": opened._root})
                 return opened
             except FileNotFoundError as error:
                 if Description.read(folder) == description:  # not replaced meanwhile
@@ -178,10 +180,13 @@ class Index:
 
         Searches in this one that are under way still end; close it after them.
         """
-        if self.folder is None or Description.read(self.folder) == self.description:
+        if self.folder is None:
+            return self
+        now, root = Description.read(self.folder), self._root
+        if (now if root is None else now.model_copy(update={"root": root})) == self.description:
             return self
         uri = self.description.place.get("uri")  # which the user has named, or is beside the index
-        return Index.open(self.folder, f"milvus:{uri}" if uri is not None and "://" in str(uri) else None)
+        return Index.open(self.folder, f"milvus:{uri}" if uri is not None and "://" in str(uri) else None, root)
 
     def __len__(self) -> int:
         return len(self.store)
