@@ -90,3 +90,15 @@ def test_a_model_saved_without_its_view_says_so(tmp_path: Path) -> None:
     embedder.save(tmp_path)
     with pytest.raises(ModelError, match="without its view"):
         Embedder.load(tmp_path).encode(np.zeros((28, 28), np.uint8))
+
+
+def test_tensors_and_batches_give_the_vectors_of_arrays() -> None:
+    embedder = Embedder("glyphs-cnn", dim=8).eval()
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 30, 40, 3), dtype=np.uint8)
+    expected = embedder.encode(list(pixels))
+    tensors = torch.from_numpy(pixels).movedim(-1, 1)
+    for given in (pixels, tensors, list(tensors), [pixels[0], tensors[1], Image.fromarray(pixels[2])]):
+        assert np.array_equal(embedder.encode(given), expected)
+    assert embedder.encode(tensors[0]) == pytest.approx(expected[:1], abs=1e-6)  # a batch of one
+    with pytest.raises(ModelError, match=r"expected tensors of uint8 .* got float32 of shape"):
+        embedder.encode(tensors / 255)

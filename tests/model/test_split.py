@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from metrix import Metrix, PoolLinear, losses, split
+from metrix.errors import ModelError
 
 
 def test_split_recognises_pooling_and_a_linear_layer():
@@ -50,3 +53,10 @@ def test_split_says_what_cannot_be_cut():
         split(Skips(), at="c")
     with pytest.raises(ValueError, match="cannot be traced"):
         split(Branches(), at="a")
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
+def test_a_wrapped_network_is_refused_with_what_to_pass(wrap: Any) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ModelError, match=r"expected the network itself, got a .*; pass its `\.(_orig_mod|module)`"):
+        split(wrap(network), at="0")

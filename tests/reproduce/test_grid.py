@@ -98,6 +98,17 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
         assert words in differs
 
 
+def test_nothing_is_marked_from_two_seeds(cars: Grid) -> None:
+    grid = dataclasses.replace(cars, seeds=(0, 1), _known={})
+    data, table = grid.datasets[0], paper.load_table("compete")
+    low, high, *_ = [one for one in table.rows if one.recipe is not None]
+    put(grid, Experiment(low.recipe or {}, data), [{"1": 0.500}, {"1": 0.501}])
+    put(grid, Experiment(high.recipe or {}, data), [{"1": 0.900}, {"1": 0.901}])
+    block = build_recall_table(grid, table, data).to_block()
+    assert block.best == set()
+    assert not any("Marked in a column" in note for note in block.footnotes)
+
+
 def test_only_what_the_seeds_can_tell_apart_is_marked_as_best(cars: Grid) -> None:
     data, table = cars.datasets[0], paper.load_table("compete")
     low, high, *_ = [one for one in table.rows if one.recipe is not None]

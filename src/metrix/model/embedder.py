@@ -292,9 +292,9 @@ class Embedder(nn.Module):
         They are those of `metrix embed --engine torch` for the same images in the same order, bit for bit.
 
         Args:
-            images: paths, images of Pillow, or arrays of uint8 (height, width, channels), in any mixture; or one of
-                them, which gives a single row; or an array (n, height, width, channels). Of a model of vectors: an
-                array (n, inputs).
+            images: paths, images of Pillow, arrays of uint8 (height, width, channels) or tensors of uint8 (channels,
+                height, width), in any mixture; or one of them, which gives a single row; or an array (n, height, width,
+                channels) or tensor (n, channels, height, width). Of a model of vectors: an array (n, inputs).
             batch_size: images that go through the network at a time.
             device: where to compute, such as 'cuda'; the model is moved there. By default, where it is.
             progress: called with (images done, images in all).
@@ -389,8 +389,22 @@ class Embedder(nn.Module):
 
 
 def _as_list(images: Any) -> list[Any]:
-    """Images as a list: a single one becomes a list of one."""
+    """Images as a list: a single one becomes a list of one, a batch one of its images, tensors arrays."""
+    if isinstance(images, Tensor):
+        images = _as_array(images)
     if isinstance(images, np.ndarray) and images.ndim == 4:
         return list(images)
     single = isinstance(images, str | os.PathLike | np.ndarray) or hasattr(images, "read") or hasattr(images, "convert")
-    return [images] if single else list(images)
+    return [images] if single else [_as_array(one) if isinstance(one, Tensor) else one for one in images]
+
+
+def _as_array(images: Tensor) -> NDArray[Any]:
+    """A tensor of uint8, (channels, height, width) or a batch of such, as an array with its channels last."""
+    if images.dtype != torch.uint8 or images.ndim not in (3, 4):
+        raise ModelError(
+            "images: expected tensors of uint8 (channels, height, width), or a batch of them, got "
+            f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}; of inputs that are scaled "
+            "already, call the model itself"
+        )
+    array: NDArray[Any] = images.movedim(-3, -1).cpu().numpy()
+    return array[..., 0] if array.shape[-1] == 1 and array.ndim == 3 else array

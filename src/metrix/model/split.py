@@ -58,6 +58,12 @@ def split(module: nn.Module, at: str) -> Split:
     >>> features.shape, model.head(features).shape
     (torch.Size([2, 512, 2, 2]), torch.Size([2, 64]))
     """
+    for name in ("_orig_mod", "module"):  # as torch.compile, and DataParallel and its kin, call the network inside
+        if [*module._modules] == [name]:
+            raise ModelError(
+                f"split: expected the network itself, got a {type(module).__name__} around it; pass its `.{name}`, and "
+                "compile or parallelise what split returns"
+            )
     layers = dict(module.named_modules())
     if at not in layers or at == "":
         raise unknown_choice("layer", at, [name for name in layers if name])
