@@ -91,40 +91,6 @@ def whole_step() -> list[dict[str, Any]]:
     return [*_rows("whole step", times), paper]
 
 
-def expected_lam() -> list[dict[str, Any]]:
-    """Measure what drawing λ does to the gradient, and what integrating over λ costs in its place."""
-    torch.manual_seed(0)
-    labels = torch.arange(20).repeat_interleave(5)
-    x = torch.randn(20, 64).repeat_interleave(5, 0) + torch.randn(100, 64)  # classes that overlap
-    makers: dict[str, Callable[[], nn.Module]] = {
-        "contrastive": losses.Contrastive,
-        "multi-similarity": losses.MultiSimilarity,
-        "NT-Xent": losses.NTXent,
-    }
-    rows = []
-    for name, make in makers.items():
-        mixed = {
-            per: partial(Metrix(make(), mixup="embed", pairs="pos-neg", lam_per=per).mixed, pairs="pos-neg")
-            for per in ("pair", "batch", "expected")
-        }
-        times = _timed({per: partial(forward_backward, one, x, labels) for per, one in mixed.items()}, seconds=2.0)
-        for per in ("pair", "batch"):
-            noise = f"{_gradient_noise(mixed[per], x, labels):.2f}"
-            note = f"noise of the drawn gradient: {noise} of its mean; none without draws"
-            rows.append(
-                figure(f"{name}, pos-neg: expected λ against one per {per}", times["expected"] / times[per], note)
-            )
-    return rows
-
-
-def _gradient_noise(loss: Callable[..., torch.Tensor], x: torch.Tensor, labels: torch.Tensor, draws: int = 40) -> float:
-    """Standard deviation of the gradient over draws of λ, as a share of the norm of its mean."""
-    leaf = x.detach().requires_grad_()
-    found = torch.stack([torch.autograd.grad(loss(leaf, labels), leaf)[0] for _ in range(draws)])
-    mean = found.mean(0)
-    return float(((found - mean).square().sum((1, 2)).sum() / (draws - 1)).sqrt() / mean.norm())
-
-
 def _timed(runs: dict[str, Callable[[], None]], seconds: float = 8.0) -> dict[str, float]:
     return together(runs, seconds=seconds, clock=time.process_time)
 
@@ -158,4 +124,4 @@ def figure(name: str, value: float, note: str) -> dict[str, Any]:
     return {"name": name, "value": value, "unit": "×", "target": "", "reached": None, "note": note}
 
 
-PARTS = (loss_alone, whole_step, expected_lam)
+PARTS = (loss_alone, whole_step)

@@ -36,7 +36,6 @@ class LossCase:
         log_of_sums: Whether an anchor without a positive, or without a negative, is undefined.
         true_gradient: Whether the gradient is that of the value; some losses treat parts of it as constants.
         tolerance: Of comparisons; an angle has half the digits of its cosine, where that is near 1.
-        five_at: The literal five functions with their threshold at t, for a loss that has one.
     """
 
     make: Callable[[int, int], nn.Module]
@@ -47,7 +46,6 @@ class LossCase:
     log_of_sums: bool = False
     true_gradient: bool = True
     tolerance: float = 1e-9
-    five_at: Callable[[float], tuple[Callable[[Tensor], Tensor], ...]] | None = None
 
     def build(self, num_classes: int, dim: int, seed: int = 0) -> Any:
         """The loss in float64, its proxies the same each time."""
@@ -99,18 +97,10 @@ class LossCase:
         k: int | None = None,
         renormalise: bool = True,
         anchors: int | None = None,
-        threshold: Callable[[float], float] | None = None,
     ) -> Tensor | None:
-        """eq. loss-mixed in loops; f_lam(i, j, λ) is the mixed embedding of two examples.
-
-        `threshold` gives a mixed example with label y the threshold t(y) in place of the loss's own.
-        """
+        """eq. loss-mixed in loops; f_lam(i, j, λ) is the mixed embedding of two examples."""
         assert self.five is not None
-        five: Any = self.five(loss)
-        if threshold is not None:
-            five_at = self.five_at
-            assert five_at is not None
-            five = lambda y: five_at(threshold(y))  # noqa: E731
+        five = self.five(loss)
         if self.roles in ("pairs", "pairs and proxies"):
             return literal.mixed_pairs(five, f, labels, f_lam, lam, kind, k, self.include_positive, anchors)
         proxies = F.normalize(loss.proxies, dim=1)
@@ -155,7 +145,6 @@ TABLE: dict[str, LossCase] = {
     "contrastive": LossCase(
         lambda c, d: losses.Contrastive(0.2),
         lambda loss: literal.contrastive(0.2),
-        five_at=literal.contrastive_with_threshold,
     ),
     "contrastive, mean_nonzero": LossCase(lambda c, d: losses.Contrastive(0.2, reduction="mean_nonzero"), None),
     "lifted-structure": LossCase(
@@ -164,12 +153,10 @@ TABLE: dict[str, LossCase] = {
     "binomial-deviance": LossCase(
         lambda c, d: losses.BinomialDeviance(18.0, 75.0, 0.77),
         lambda loss: literal.binomial_deviance(18.0, 75.0, 0.77),
-        five_at=lambda t: literal.binomial_deviance(18.0, 75.0, t),
     ),
     "multi-similarity": LossCase(
         lambda c, d: losses.MultiSimilarity(),
         lambda loss: literal.multi_similarity(18.0, 75.0, 0.77),
-        five_at=lambda t: literal.multi_similarity(18.0, 75.0, t),
     ),
     "nca": LossCase(lambda c, d: losses.NCA(), lambda loss: literal.nca(), log_of_sums=True),
     "nca, include_positive": LossCase(
@@ -206,13 +193,11 @@ TABLE: dict[str, LossCase] = {
         losses.ProxyAnchor,
         lambda loss: literal.multi_similarity(32.0, 32.0, 0.1),
         roles="proxy anchors",
-        five_at=lambda t: literal.multi_similarity(32.0, 32.0, t),
     ),
     "proxy-anchor, two margins": LossCase(
         lambda c, d: losses.ProxyAnchor(c, d, negative_margin=-0.1),
         lambda loss: literal.multi_similarity(32.0, 32.0, 0.1, -0.1),
         roles="proxy anchors",
-        five_at=lambda t: literal.multi_similarity(32.0, 32.0, t + 0.1, t - 0.1),
     ),
     "proxy-anchor, original": LossCase(losses.ProxyAnchor.original, None, roles="proxy anchors"),
     "proxy-nca": LossCase(losses.ProxyNCA, lambda loss: literal.nca(), roles="proxy candidates", log_of_sums=True),

@@ -136,7 +136,7 @@ class MetrixLoss(nn.Module):
         about: dict[str, Any] = {"loss": repr(self.objective.loss)}
         if not isinstance(self.objective, Metrix):
             return {**about, "mixup": NO_MIXUP}
-        names = ("mixup", "pairs", "strength", "alpha", "lam_per", "target")
+        names = ("mixup", "pairs", "strength", "alpha", "lam_per")
         return {**about, **{name: getattr(self.objective, name) for name in names}}
 
     @property

@@ -40,7 +40,6 @@ def test_another_loss_drops_the_parameters_of_the_preset(metrix: Metrix) -> None
         (("--mixup", "input,embed", "--hard-negatives", "3,all"), "hard_negatives", [3, None]),
         (("--pairs", "pos-neg"), "pairs", ["pos-neg"]),
         (("--lam-per", "batch"), "lam_per", "batch"),
-        (("--target", "interpolated"), "target", "interpolated"),
     ],
 )
 def test_flags(flags: tuple[str, ...], key: str, value: object, metrix: Metrix) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
 
 from metrix import PoolLinear, losses
 from metrix.core.choices import Choice, by_name, find
-from metrix.core.closed_form import interpolated_totals
-from metrix.core.compute import blocks
-from metrix.core.factors import Factors
 from metrix.core.mixup import MIXUP_TYPES
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.split_model import check_model, is_split
 from metrix.errors import ChoiceError, InvalidInput
 from metrix.model.split import Split
 from metrix.runs.mixed_examples import embed_mixtures
+from metrix.train.config import Mixing
 from metrix.train.names import LOSSES, METHODS, POOLS, SCHEMES
 
 TABLES = {
@@ -63,6 +63,8 @@ def test_methods_name_what_exists():
         assert set(method.mixup) <= set(MIXUP_TYPES)
         assert set(method.pairs) <= set(PAIR_KINDS)
         assert method.usual_loss in LOSSES
+        assert set(method.settings) <= set(inspect.signature(method.make).parameters)
+        assert set(method.settings.values()) <= set(Mixing.model_fields)
 
 
 def test_an_unknown_mixup_type_is_not_analysed_as_another():
@@ -73,26 +75,6 @@ def test_an_unknown_mixup_type_is_not_analysed_as_another():
     for name in MIXUP_TYPES:
         v = embed_mixtures(model, name, torch.randn(2, 3, 5, 5), one, one - 1, torch.tensor([0.5]))
         assert v.shape == (1, 2)
-
-
-def test_blocks_of_anchors_that_are_not_one_block_of_pairs_fail_loudly(monkeypatch):
-    """The pairs of a block beyond the first would be left out of the loss."""
-    from metrix.core import closed_form
-
-    monkeypatch.setattr(blocks, "HELD", 0)
-    x = nn.functional.normalize(torch.randn(6, 3), dim=1)
-    sets = losses.NCA().sets(x, torch.tensor([0, 0, 1, 1, 2, 2]))
-    mixture, factors = closed_form.Interpolated(x), Factors(0.3, 2.0, True, None, x)
-    assert interpolated_totals(losses.NCA(), mixture, sets, factors, PAIR_KINDS["pos-neg"], None) is not None
-
-    def in_small_blocks(*given):
-        monkeypatch.setattr(blocks, "BLOCK", 6)
-        yield from pairs_of_blocks(*given)
-
-    pairs_of_blocks = closed_form.mixing_pairs
-    monkeypatch.setattr(closed_form, "mixing_pairs", in_small_blocks)
-    with pytest.raises(ValueError, match="too many values to unpack"):
-        interpolated_totals(losses.NCA(), mixture, sets, factors, PAIR_KINDS["pos-neg"], None)
 
 
 def test_a_split_model_has_features_and_head():

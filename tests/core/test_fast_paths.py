@@ -16,7 +16,6 @@ from metrix import Metrix, MetrixWarning, PoolLinear, losses
 from metrix.core.compute import blocks, recompute
 from metrix.core.compute import max_plus as maxplus
 from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
-from metrix.core.loss import Loss
 from tests.losses_table import TABLE, WITH_KINDS
 
 N, DIM, CLASSES = 14, 6, 5
@@ -241,24 +240,6 @@ def test_explain_has_a_line_for_each_type():
     text = Metrix(losses.NCA(), mixup=("input", "embed"), hard_negatives=(1, None)).explain(Network(MLP()))
     assert "the 1 hardest" in text.splitlines()[0]
     assert "all negatives" in text.splitlines()[1]
-
-
-@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.roles == "proxy candidates"])
-@pytest.mark.parametrize("block", [False, True])
-def test_one_positive_is_the_sum_over_positives(name, block, monkeypatch):
-    """Random examples, those at the proxy of their class, and those opposite of it."""
-    loss = TABLE[name].build(CLASSES, DIM)
-    if block:
-        monkeypatch.setattr(blocks, "HELD", 0)
-        monkeypatch.setattr(blocks, "BLOCK", 2 * CLASSES * loss.centers)
-    assert loss.row.of_exponentials
-    near = loss.proxies.detach()[LABELS * loss.centers]
-    for x in (double((N, DIM)), near + 1e-6 * double((N, DIM)), -near + 1e-3 * double((N, DIM))):
-        leaves = [x.requires_grad_(), *loss.parameters()]
-        found = value_and_gradients(loss(x, LABELS), leaves)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(loss), "totals_of", Loss.totals_of)
-            assert_same(found, value_and_gradients(loss(x, LABELS), leaves))
 
 
 def test_one_class_has_no_negatives():

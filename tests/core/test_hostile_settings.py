@@ -19,7 +19,6 @@ from torch import nn
 
 from metrix import Clean, MetrixError, losses
 from metrix.errors import describe_value
-from metrix.train.config import Mixing
 from metrix.train.names import LOSSES, METHODS
 
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
@@ -31,12 +30,6 @@ HOSTILE: tuple[Any, ...] = (
     *(torch.tensor(0.5), torch.tensor(math.nan), torch.tensor([0.5, 0.6]), torch.tensor(1.0, device="meta")),
     *(torch.tensor(0.5, requires_grad=True), torch.tensor(2), torch.tensor(True)),
 )
-# what goes with a parameter so that it matters, and is cheap
-BESIDE = {
-    "target_pos": {"target": "interpolated"},
-    "target_neg": {"target": "interpolated"},
-    "lam_nodes": {"lam_per": "expected"},
-}
 # sizes that are accepted and take long, or more memory than a test should
 TOO_COSTLY = {("num_classes", 10**9), ("dim", 10**9), ("centers", 10**9)}
 
@@ -47,9 +40,7 @@ def arguments_of(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def mixing_class(name: str) -> type[nn.Module]:
-    method = METHODS[name]
-    made = method.build(usual_loss(name), Mixing(mixup_method=name), None)
-    return type(made)
+    return METHODS[name].make  # type: ignore[return-value]
 
 
 def usual_loss(name: str) -> nn.Module:
@@ -111,7 +102,7 @@ def test_a_setting_is_refused_in_words_or_gives_a_finite_loss(case: str) -> None
     for value in HOSTILE:
         if isinstance(value, int) and (parameter, value) in TOO_COSTLY:
             continue
-        settings = {**arguments(), **BESIDE.get(parameter, {}), parameter: value}
+        settings = {**arguments(), parameter: value}
         made = build_or_refuse(lambda settings=settings: make(**settings))
         if isinstance(made, MetrixError):
             assert says_what_is_wrong(made, parameter, value), f"{describe_value(value)}: {made}"

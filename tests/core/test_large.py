@@ -85,7 +85,7 @@ def factors_of(alpha=2.0, seed=0, given=None, per_pair=True):
 def test_factors_drawn_by_rows_follow_the_beta_distribution_and_are_independent(alpha):
     from scipy.stats import beta, kstest
 
-    lam = factors_of(alpha).rows((ROWS, COLUMNS))(torch.arange(ROWS))
+    lam = factors_of(alpha).of(ROWS, COLUMNS).rows()
     assert kstest(lam.flatten().numpy(), beta(alpha, alpha).cdf).pvalue > 1e-3
     centred = (lam - 0.5) / lam.std()
     noise = 5 / (ROWS * COLUMNS) ** 0.5  # five standard deviations of the mean of as many products
@@ -98,29 +98,51 @@ def test_factors_drawn_by_rows_follow_the_beta_distribution_and_are_independent(
 
 
 def test_the_factor_of_a_pair_is_the_same_in_every_block():
-    rows = factors_of().rows((ROWS, COLUMNS))
-    whole, order = rows(torch.arange(ROWS)), torch.randperm(ROWS)
-    assert torch.equal(rows(order[:50]), whole[order[:50]])
-    assert torch.equal(rows(order[50:]), whole[order[50:]])
-    again, other = (factors_of(seed=s).rows((ROWS, COLUMNS))(torch.arange(3)) for s in (0, 1))
+    drawn = factors_of().of(ROWS, COLUMNS)
+    whole, order = drawn.rows(), torch.randperm(ROWS)
+    assert torch.equal(drawn.rows(order[:50]), whole[order[:50]])
+    assert torch.equal(drawn.rows(slice(50, 70)), whole[50:70])
+    again, other = (factors_of(seed=s).of(ROWS, COLUMNS).rows(torch.arange(3)) for s in (0, 1))
     assert torch.equal(again, whole[:3])
     assert not torch.equal(other, whole[:3])
 
 
+def test_a_wider_batch_keeps_the_factors_of_its_first_examples():
+    narrow, wide = (factors_of().of(ROWS, columns).rows() for columns in (COLUMNS, 2 * COLUMNS))
+    assert torch.equal(wide[:, :COLUMNS], narrow)
+
+
+def test_factors_of_two_steps_are_independent():
+    factors = factors_of()
+    first, second = (factors.of(ROWS, COLUMNS).rows() - 0.5 for _ in range(2))
+    noise = 5 * first.std() * second.std() / (ROWS * COLUMNS) ** 0.5
+    assert (first * second).mean().abs() < noise
+    assert (first * second.roll((1, 3), (0, 1))).mean().abs() < noise
+
+
+def test_no_two_pairs_share_a_counter():
+    """Even of 3,000 × 3,000 numbers, none occurs twice but by the chance of 2^-32 each."""
+    from metrix.core.factors import COLUMN_STEP, ROW_STEP
+
+    number = torch.arange(3000, dtype=torch.int32)
+    counters = ((number * ROW_STEP).unsqueeze(1) + number * COLUMN_STEP).flatten().sort().values
+    assert int((counters[1:] == counters[:-1]).sum()) == 0
+
+
 def test_all_factors_follow_from_one_draw_of_the_generator():
     factors = factors_of()
-    factors.rows((ROWS, COLUMNS))(torch.arange(9))
+    factors.of(ROWS, COLUMNS).rows(torch.arange(9))
     expected = torch.Generator().manual_seed(0)
-    torch.randint(2**32, (), generator=expected)
+    torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, generator=expected)
     assert torch.equal(factors.generator.get_state(), expected.get_state())
 
 
 def test_rows_of_given_factors_are_the_given_ones():
     given = torch.rand(4, 6, dtype=torch.float64)
     rows = torch.tensor([2, 0])
-    assert torch.equal(factors_of(given=given).rows((4, 6))(rows), given[rows])
-    assert torch.equal(factors_of(given=0.3).rows((4, 6))(rows), torch.full((2, 6), 0.3, dtype=torch.float64))
-    batch = factors_of(per_pair=False).rows((4, 6))(rows)
+    assert torch.equal(factors_of(given=given).of(4, 6).rows(rows), given[rows])
+    assert torch.equal(factors_of(given=0.3).of(4, 6).rows(rows), torch.full((2, 6), 0.3, dtype=torch.float64))
+    batch = factors_of(per_pair=False).of(4, 6).rows(rows)
     assert len(batch.unique()) == 1
 
 

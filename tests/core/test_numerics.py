@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from metrix import Metrix, PoolLinear, losses
-from metrix.core.factors import draw
+from metrix.core.factors import Factors, draw
 from tests.losses_table import DEFINED_WITH_KINDS, TABLE
 
 CLASSES, DIM = 4, 8
@@ -111,26 +113,17 @@ def test_the_same_generator_gives_the_same_draw(mixup, lam_per):
     assert {pairs for _, pairs, _ in first} == {"pos-neg", "anc-neg"}
 
 
-def test_one_factor_for_each_pair_or_for_the_batch():
+@pytest.mark.parametrize(("lam_per", "distinct"), [("batch", 1), ("pair", 144)])
+def test_one_factor_for_each_pair_or_for_the_batch(lam_per, distinct, monkeypatch):
     seen = []
-    objective = Metrix(losses.MultiSimilarity(), mixup="embed", lam_per="batch", pairs="pos-neg")
-    x = torch.randn(12, 8)
-    for lam_per in ("batch", "pair"):
-        objective.lam_per = lam_per
-        from metrix.core import factors as module
 
-        original = module.draw
+    def spy(self, *shape, original=Factors.of):
+        seen.append(original(self, *shape).rows())
+        return original(replace(self, given=seen[-1]), *shape)
 
-        def spy(shape, *args, original=original):
-            seen.append(shape)
-            return original(shape, *args)
-
-        module.draw = spy
-        try:
-            objective(x, LABELS)
-        finally:
-            module.draw = original
-    assert seen == [(), (12, 12)]
+    monkeypatch.setattr(Factors, "of", spy)
+    Metrix(losses.MultiSimilarity(), mixup="embed", lam_per=lam_per, pairs="pos-neg")(torch.randn(12, 8), LABELS)
+    assert [len(lam.unique()) for lam in seen] == [distinct]
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0, 8.0])

@@ -71,7 +71,7 @@ OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "mochi": lambda g: MoCHi(losses.Contrastive(), hard_negatives=2, generator=g),
     "proxy synthesis": lambda g: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM), generator=g),
     "simix": lambda g: SiMix(losses.RecallAtK(temperature=0.1), generator=g),
-    "embed, expected": lambda g: Metrix(losses.SupCon(), "embed", lam_per="expected", lam_nodes=3, generator=g),
+    "embed, λ per batch": lambda g: Metrix(losses.SupCon(), "embed", lam_per="batch", generator=g),
     "hierarchy, clean": lambda g: Clean(losses.MultiSimilarity()).with_relation(HIERARCHY()),
     "hierarchy, embed": lambda g: Metrix(losses.MultiSimilarity(), "embed", generator=g).with_relation(HIERARCHY()),
     "label sets, embed": lambda g: Metrix(losses.Contrastive(), "embed", generator=g).with_relation(LABEL_SETS()),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from metrix import IMix, MetrixWarning, MoCHi, PoolLinear, ProxySynthesis, SiMix, losses
-from metrix.core.mixed import Interpolated
+from metrix.core.closed_form import Interpolated
 from metrix.core.rivals.base import draw_partners
 from tests.laws.test_laws import batch, build
 from tests.losses_table import PAIR_LOSSES, PROXY_LOSSES
@@ -77,7 +77,7 @@ def test_the_order_of_the_batch_does_not_matter(method, name, sample, shuffler):
             return objective.parts(x[order], labels[order], lam, partner).loss
         f = nn.functional.normalize(x[order], dim=1)
         sets = objective.loss.sets(f, labels[order])
-        return objective.mixed(Interpolated(f), sets, labels[order], lam, partner)[0]
+        return objective.mixed(Interpolated(f), sets, lam, partner).value
 
     whole = torch.arange(len(x))
     if isinstance(objective, SiMix):  # which of two examples is the first of a pair depends on their order

@@ -19,11 +19,6 @@ def contrastive(m):
     return (lambda x: x), (lambda x: x), (lambda x: x), (lambda x: -x), (lambda x: relu(x - m))
 
 
-def contrastive_with_threshold(t):
-    """Not in Table 1: positives rest at the threshold, as negatives do."""
-    return (lambda x: x), (lambda x: x), (lambda x: x), (lambda x: relu(t - x)), (lambda x: relu(x - t))
-
-
 def lifted_structure(m):
     return relu, torch.log, torch.log, (lambda x: torch.exp(-x)), (lambda x: torch.exp(x - m))
 
@@ -145,22 +140,15 @@ def nca(T=1.0):
 
 
 def loss_labels(five, labelled, include_positive=False):
-    """eq. loss-labels / loss-mixed for one anchor with labelled = [(similarity, y)]; None if undefined.
-
-    `five` may also be a function from the label y to the five functions, where a threshold depends on it.
-    """
+    """eq. loss-labels / loss-mixed for one anchor with labelled = [(similarity, y)]; None if undefined."""
     if isinstance(five, EachPositive):
         return mean_of_each_positive(five, labelled)
-    five_for = five if callable(five) else lambda y: five
-    tau, sigma_pos, sigma_neg, *_ = five_for(1.0)
+    tau, sigma_pos, sigma_neg, rho_pos, rho_neg = five
     if not labelled:
         return None
     zero = torch.zeros((), dtype=torch.float64)
-    pos = sum((y * five_for(y)[3](s) for s, y in labelled if y > 0), zero)
-    neg = sum(
-        ((1 if include_positive else 1 - y) * five_for(y)[4](s) for s, y in labelled if include_positive or y < 1),
-        zero,
-    )
+    pos = sum((y * rho_pos(s) for s, y in labelled if y > 0), zero)
+    neg = sum(((1 if include_positive else 1 - y) * rho_neg(s) for s, y in labelled if include_positive or y < 1), zero)
     has_pos = any(y > 0 for _, y in labelled)
     if isinstance(five, MeanOfPositives):
         if not has_pos:

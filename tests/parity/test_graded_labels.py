@@ -297,10 +297,6 @@ REFUSALS = {
         lambda: MoCHi(losses.NCA())(points(DIM), CASES["pairs"].given),
         "MoCHi takes one class",
     ),
-    "a threshold that follows λ": (
-        lambda: Metrix(losses.Contrastive(), mixup="embed", target="interpolated")(points(DIM), SETS),
-        "use target='paper'",
-    ),
     "a matrix of pairs with a memory": (
         lambda: Metrix(losses.NCA(), mixup="embed").with_memory(8, DIM)(points(DIM), CASES["pairs"].given),
         "with a memory",

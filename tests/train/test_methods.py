@@ -59,8 +59,6 @@ def test_given_values_are_used() -> None:
     assert (synthesis.drawing.alpha, synthesis.drawing.lam_per) == (0.4, "pair")
     simix = objective_of(Config().with_values({"loss": "recall-at-k", "mixup_method": "simix", "ks": [1, 4]}))
     assert (simix.loss.ks, simix.drawing.alpha) == ((1, 4), 1.0)
-    expected = objective_of(Config().with_values({"lam_per": "expected", "lam_nodes": 5}))
-    assert (expected.lam_per, expected.lam_nodes) == ("expected", 5)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +80,8 @@ def test_given_values_are_used() -> None:
         ({"mixup_method": "simix", "loss": "triplet"}, "Triplet cannot be mixed"),
         ({"mixup_method": "simix", "loss": "proxy-anchor"}, "SiMix with ProxyAnchor"),
         ({"mixup_method": "simix", "pairs": ["pos-neg"]}, "pairs: expected pos-pos with mixup_method 'simix'"),
-        ({"mixup_method": "mochi", "lam_per": "expected"}, "'pair' or 'batch' with MoCHi, got 'expected'"),
         ({"loss": "recall-at-k", "mixup": ["embed"]}, "RecallAtK cannot be mixed: .*simix"),
         ({"instance_temperature": 0.2}, "only 'imix' has a loss over instances"),
-        ({"mixup_method": "imix", "target": "interpolated"}, "target: expected 'paper' with mixup_method 'imix'"),
-        ({"loss": "nca", "target": "interpolated"}, "with a threshold .*got NCA, which has none"),
     ],
 )
 def test_what_does_not_fit(values: dict[str, Any], message: str) -> None:

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from metrix.core.metrix import Metrix
-from metrix.core.objective import StepOutput
 from metrix.data.dataset import Part
 from metrix.errors import InvalidInput
 from metrix.train import Config, nonfinite, train
@@ -44,21 +43,23 @@ class _BadGradient(torch.autograd.Function):
 def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let steps break at a term: whenever the batch has an example of one class."""
     term: str = request.param
-    step, batch = Metrix._step, Part.batch
+    parts, batch = Metrix.parts, Part.batch
 
-    def broken_step(self: Metrix, model: Any, inputs: Any, features: Any, embeddings: Tensor, labels: Tensor) -> Any:
+    def broken_parts(
+        self: Metrix, model: Any, inputs: Any, features: Any, embeddings: Tensor, labels: Tensor, *drawn: str
+    ) -> Any:
         hit = bool((labels == CLASS).any()) and self.training
         if hit and term == "gradient":
             embeddings = _BadGradient.apply(embeddings)
         if hit and term == "embeddings":
             embeddings = embeddings * 0
-        out: StepOutput = step(self, model, inputs, features, embeddings, labels)
-        if hit and term in ("clean loss", "mixed loss"):
-            clean, mixed = (
-                (out.clean * math.nan, out.mixed) if term == "clean loss" else (out.clean, out.mixed * math.inf)
-            )
-            return StepOutput(clean + mixed, clean, mixed, out.embeddings, out.mixup, out.pairs, 0, 0)
-        return out
+        clean, mixed = parts(self, model, inputs, features, embeddings, labels, *drawn)
+        if hit and term == "clean loss":
+            clean = clean._replace(value=clean.value * math.nan)
+        if hit and term == "mixed loss":
+            assert mixed is not None
+            mixed = mixed._replace(value=mixed.value * math.inf)
+        return clean, mixed
 
     def broken_batch(self: Part, indices: Any) -> tuple[Tensor, Tensor]:
         images, labels = batch(self, indices)
@@ -69,7 +70,7 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if term == "inputs":
         monkeypatch.setattr(Part, "batch", broken_batch)
     else:
-        monkeypatch.setattr(Metrix, "_step", broken_step)
+        monkeypatch.setattr(Metrix, "parts", broken_parts)
     return term
 
 

@@ -1,30 +1,37 @@
-"""λ ~ Beta(α, α), the interpolation factors of eq. mixing: drawn, or integrated out."""
+"""λ ~ Beta(α, α), the interpolation factors of eq. mixing.
+
+λ of an ordered pair (i, j) is a function of i, j and a key, which is one draw of the generator for each step: the
+numbers of a counter-based generator, turned into Beta(α, α) by its quantile function. So λ is the same however a batch
+is divided into blocks and processes, and is computed where it is used, on any device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from metrix.core.comparison import Rows, pick
 from metrix.core.settings import check_scale
 from metrix.core.tensors import as_real
 from metrix.core.validation import check_lam
 from metrix.errors import InvalidInput, check_name
 
 DRAWN_PER = ("pair", "batch")
-EXPECTED = "expected"  # in place of a draw: the expectation over λ
-NODES = 8  # at which a loss is evaluated for its expectation
-MOST_NODES = 256  # each costs a mixed loss
-RowsOfFactors = Callable[[Tensor], Tensor]
+# Steps of the counter from row to row and from column to column, 2^32 over the plastic number and over its square: any
+# two of 50,000 × 50,000 pairs have different counters.
+ROW_STEP, COLUMN_STEP = -1052792407, -1847521881
+# Cells of the tabulated quantile function of an α that has no closed one.
+CELLS = 2**16
 
 
 @dataclass(frozen=True)
 class Factors:
-    """λ of the ordered pairs of a step.
+    """λ of the ordered pairs (left, right) of a step.
 
     Args:
         given: λ of all pairs, or a matrix of them; None draws them.
@@ -40,60 +47,54 @@ class Factors:
     generator: torch.Generator | None
     like: Tensor
 
-    def matrix(self, shape: tuple[int, ...]) -> Tensor:
-        """λ of all pairs in a tensor of this shape, such as (left, right)."""
+    def of(self, *shape: int) -> FactorMatrix:
+        """λ of all pairs in a matrix of this shape, such as (left, right), which is computed by rows."""
         device, dtype = self.like.device, self.like.dtype
+        if isinstance(self.given, str):
+            raise InvalidInput(f"lam: expected a number, a tensor or None, got {self.given!r}")
         if self.given is not None:
-            return check_lam(as_real("lam", self.given).to(device=device, dtype=dtype), shape)
-        return draw(shape if self.per_pair else (), self.alpha, self.generator, device, dtype).expand(shape)
-
-    def rows(self, shape: tuple[int, int]) -> RowsOfFactors:
-        """λ of a matrix (left, right) that is too large to hold: a function from numbers of rows to these rows.
-
-        The counter of a counter-based generator starts at the number of the row, and its key is one draw of the
-        passed generator. So λ of a pair is the same whenever it is asked for.
-        """
-        if self.given is not None or not self.per_pair:
-            lam = self.matrix(shape)
-            return lambda rows: lam.index_select(0, rows)
-        key = choose(2**32, self.generator)
-        return lambda rows: _draw_rows(rows, shape[1], self.alpha, key, self.like)
+            lam = check_lam(as_real("lam", self.given), shape).to(device=device, dtype=dtype)
+            return FactorMatrix(shape, lam.expand(shape), None, self.alpha)
+        key = draw_key(self.generator)
+        if not self.per_pair:
+            lam = _beta(_hash(torch.zeros((), dtype=torch.int32, device=device), key), self.alpha, dtype)
+            return FactorMatrix(shape, lam.expand(shape), None, self.alpha)
+        return FactorMatrix(shape, self.like, key, self.alpha)
 
 
-def check_drawing(alpha: float, lam_per: str, drawn_by: str | None = None) -> None:
-    """Raise an error for an α or a `lam_per` that λ cannot be drawn with.
+@dataclass(frozen=True)
+class FactorMatrix:
+    """λ by rows.
 
-    Args:
+    Attributes:
+        shape: of the whole matrix.
+        lam: all of it; a tensor with its device and type of number where there is a `key` to draw from.
+        key: (2,), of the counter-based generator.
         alpha: λ ~ Beta(alpha, alpha).
-        lam_per: one draw for each "pair" or each "batch"; "expected" for none.
-        drawn_by: the name of a mixing method that only draws; None if "expected" is allowed, too.
     """
+
+    shape: tuple[int, ...]
+    lam: Tensor
+    key: Tensor | None
+    alpha: float
+
+    def rows(self, rows: Rows = None) -> Tensor:
+        """Some rows; None: all."""
+        if self.key is None:
+            return pick(self.lam, rows)
+        device = self.lam.device
+        number = torch.arange(max(self.shape), dtype=torch.int32, device=device)
+        if len(self.shape) == 1:
+            return _beta(_hash(pick(number, rows) * COLUMN_STEP, self.key), self.alpha, self.lam.dtype)
+        left = pick(number[: self.shape[0]], rows) * ROW_STEP
+        counter = left.unsqueeze(1) + (number[: self.shape[1]] * COLUMN_STEP).unsqueeze(0)
+        return _beta(_hash(counter, self.key), self.alpha, self.lam.dtype)
+
+
+def check_drawing(alpha: float, lam_per: str) -> None:
+    """Raise an error for an α or a `lam_per` that λ cannot be drawn with."""
     check_scale("alpha", alpha)
-    if isinstance(lam_per, str) and lam_per == EXPECTED and drawn_by is not None:
-        names = " or ".join(map(repr, DRAWN_PER))
-        raise InvalidInput(f"lam_per: expected {names} with {drawn_by}, got {lam_per!r}; only Metrix integrates over λ")
-    check_name("lam_per", lam_per, (*DRAWN_PER, EXPECTED))
-
-
-@cache
-def quadrature(alpha: float, nodes: int) -> tuple[tuple[float, float], ...]:
-    """λ and weight of each node of the Gauss-Jacobi quadrature of Beta(α, α): E f(λ) ≈ Σ weight · f(λ).
-
-    It is exact for polynomials in λ up to degree 2 · nodes - 1.
-
-    >>> [(round(lam, 3), round(weight, 3)) for lam, weight in quadrature(2.0, 2)]
-    [(0.276, 0.5), (0.724, 0.5)]
-    """
-    from scipy.special import roots_jacobi
-
-    with np.errstate(all="ignore"):
-        x, w = roots_jacobi(nodes, alpha - 1.0, alpha - 1.0)
-    if not np.isfinite([x, w]).all():
-        raise InvalidInput(
-            f"lam_nodes: expected fewer values of λ with alpha={alpha:g}, got {nodes}; the quadrature of so narrow a "
-            "distribution overflows, and 8 are enough for it"
-        )
-    return tuple(zip(((1.0 + x) / 2.0).tolist(), (w / w.sum()).tolist(), strict=True))
+    check_name("lam_per", lam_per, DRAWN_PER)
 
 
 def draw(
@@ -103,20 +104,37 @@ def draw(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Independent draws from Beta(α, α).
+    """Independent draws from Beta(α, α), in one or two axes."""
+    like = torch.empty((), dtype=dtype, device=device)
+    return Factors(None, alpha, True, generator, like).of(*shape).rows()
 
-    α = 1 and α = 2, the paper's, invert the distribution function; any other α takes two gammas.
-    """
-    at = _source(generator, device)
-    if alpha == 1.0:
-        return torch.rand(shape, generator=generator, device=at, dtype=dtype).to(device)
-    if alpha == 2.0:
-        return _beta_2(torch.rand(shape, generator=generator, device=at, dtype=dtype).to(device))
-    shapes = torch.full((2, *shape), alpha, device=at, dtype=torch.float64)
-    gammas = torch._standard_gamma(shapes, generator)
-    lam = gammas[0] / gammas.sum(0)
-    lam = torch.where(lam.isfinite(), lam, 0.5)  # both gammas underflow for a tiny α
-    return lam.to(device=device, dtype=dtype)
+
+def draw_key(generator: torch.Generator | None) -> Tensor:
+    """A key of the counter-based generator, (2,), from one draw on the device of the generator."""
+    if generator is not None and torch.compiler.is_compiling():
+        key: Tensor = _draw_key_of(id(generator))
+        return key
+    at = torch.device("cpu") if generator is None else generator.device
+    return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, generator=generator, device=at)
+
+
+# A compiled graph takes no generator: it asks for the draw of one by its address.
+_GENERATORS: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
+
+
+def register_generator(generator: torch.Generator) -> None:
+    """Let compiled graphs draw from a generator."""
+    _GENERATORS[id(generator)] = generator
+
+
+@torch.library.custom_op("metrix::draw_key", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def _draw_key_of(address: int) -> Tensor:
+    return draw_key(_GENERATORS[address]).cpu()
+
+
+@_draw_key_of.register_fake
+def _(address: int) -> Tensor:
+    return torch.empty(2, dtype=torch.int32)
 
 
 def choose(count: int, generator: torch.Generator | None) -> int:
@@ -127,27 +145,44 @@ def choose(count: int, generator: torch.Generator | None) -> int:
     return int(torch.randint(count, (), generator=generator, device=at))
 
 
-def _source(generator: torch.Generator | None, device: torch.device) -> torch.device:
-    """The device that random numbers are drawn on."""
-    if generator is not None:
-        return generator.device
-    return device if device.type == "cuda" else torch.device("cpu")
+def _hash(counter: Tensor, key: Tensor) -> Tensor:
+    """Random bits of int32 counters: two rounds of multiplications and shifts, with half of the key before each."""
+    x = counter + key[0]
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = (x * 0x7FEB352D) ^ key[1]
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * -2073254261
+    return x ^ ((x >> 16) & 0xFFFF)
 
 
-def _beta_2(u: Tensor) -> Tensor:
-    """Uniform numbers, in place, to draws from Beta(2, 2): the root in [0, 1] of 3λ² - 2λ³ = u."""
-    return u.mul_(2.0).sub_(1.0).asin_().div_(3.0).sin_().add_(0.5)
+def _beta(bits: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    """Random bits to draws from Beta(α, α), by its quantile function.
+
+    Its values at 65,537 points are interpolated, but for α = 1 and α = 2, the paper's, which have a closed one: there,
+    the root in [0, 1] of 3λ² - 2λ³ = u.
+    """
+    if alpha == 2.0:
+        return (bits.to(dtype) * 2.0**-31).asin_().div_(3.0).sin_().add_(0.5)
+    if alpha == 1.0:
+        return torch.add(bits.to(dtype) * 2.0**-32, 0.5)
+    table = _quantiles(alpha, bits.device, dtype)
+    cell, within = (bits >> 16) + CELLS // 2, (bits & 0xFFFF).to(dtype) * 2.0**-16
+    left, right = (table.take(at.long()) for at in (cell, cell + 1))
+    return torch.lerp(left, right, within)
 
 
-def _draw_rows(rows: Tensor, columns: int, alpha: float, key: int, like: Tensor) -> Tensor:
-    """Some rows of a matrix of independent draws from Beta(α, α), each the same whichever others are asked for."""
-    out = np.empty((len(rows), columns), np.float64 if like.dtype == torch.float64 else np.float32)
-    for row, number in zip(out, rows.tolist(), strict=True):
-        # the highest of the four words of the counter: no row is long enough to reach the next one's numbers
-        random = np.random.Generator(np.random.Philox(key=key, counter=number << 192))
-        if alpha in (1.0, 2.0):
-            random.random(out=row, dtype=row.dtype)
-        else:
-            row[:] = random.beta(alpha, alpha, columns)
-    lam = torch.from_numpy(out).to(like.device, like.dtype)
-    return _beta_2(lam) if alpha == 2.0 else lam
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _quantiles(alpha: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The quantile function of Beta(α, α) at `CELLS` + 1 points from 0 to 1."""
+    return _tabulate(alpha, device, dtype)
+
+
+@cache
+def _tabulate(alpha: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    from scipy.special import betaincinv
+
+    points = np.linspace(0.0, 0.5, CELLS // 2 + 1)
+    points[0] = 0.25 / CELLS  # the quantile of 0 is 0 whatever α, far from where a narrow distribution lies
+    with np.errstate(all="ignore"):
+        lower = np.nan_to_num(betaincinv(alpha, alpha, points), nan=0.5).clip(0.0, 0.5)
+    return torch.from_numpy(np.concatenate([lower, 1.0 - lower[-2::-1]])).to(dtype).to(device)

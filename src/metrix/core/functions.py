@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 from metrix.errors import check_number
+
+# The logarithm of an empty sum. It is finite, so that no gradient is the difference of two infinities, and far below
+# any other: every number that is added to it vanishes in rounding.
+EMPTY = -1e30
+# From here on log(1 + e^x) is x in float64, too; torch's own threshold, 20, drops a term of 2e-9.
+SOFTPLUS_IS_LINEAR = 60.0
 
 
 def identity(x: Tensor) -> Tensor:
@@ -30,7 +35,7 @@ def negated(x: Tensor) -> Tensor:
 
 def softplus(x: Tensor) -> Tensor:
     """τ(x) = log(1 + e^x), cross-entropy with a margin."""
-    return torch.logaddexp(x, x.new_zeros(()))
+    return F.softplus(x, threshold=SOFTPLUS_IS_LINEAR)
 
 
 @dataclass(frozen=True)
@@ -238,119 +243,25 @@ class Log1p:
         return self.weight * torch.log1p(x)
 
     def of_log(self, z: Tensor) -> Tensor:
-        """σ(e^z) = weight · softplus(z); torch's softplus drops a term of 2e-9 past its threshold."""
-        # e^z of an empty sum, z = -inf, is 0 as that of -10⁴ is, and logaddexp has no second derivative at infinity
-        return self.weight * torch.logaddexp(z.clamp_min(-1e4), z.new_zeros(()))
-
-
-def _plain_log_sum(S: Tensor, weights: Tensor, scale: float) -> Tensor:
-    """log Σ w e^{scale S}, and -inf with zero gradient where all weights are zero."""
-    counts = weights > 0
-    z = torch.where(counts, S * scale + torch.where(counts, weights, 1.0).log(), -torch.inf)
-    some = counts.any(-1)
-    # a row without any has no derivative: keep it away from logsumexp
-    return torch.where(some, torch.where(some.unsqueeze(-1), z, 0.0).logsumexp(-1), -torch.inf)
-
-
-def _brought_to_one(weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Weights over the largest of their row, where a row's sum of terms vanishes in rounding; and the log of that.
-
-    A weight as small as λ = 1e-45 does so, times any term below 1. None where no sum does, as is usual.
-    """
-    least = 2.0**24 * torch.finfo(total.dtype).tiny
-    if total.numel() == 0 or float(total.amin()) >= least:
-        return None
-    vanishes = total < least
-    largest = weights.amax(-1, keepdim=True)
-    largest = torch.where(vanishes & (largest > 0), largest, 1.0)
-    return weights / largest, largest.log()
-
-
-class _LogSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, S: Tensor, weights: Tensor, scale: float) -> Tensor:
-        z = S * scale
-        z.masked_fill_(weights == 0, -torch.inf)
-        top = z.amax(-1, keepdim=True)
-        top.masked_fill_(top == -torch.inf, 0.0)
-        terms = z.sub_(top).exp_().mul_(weights)
-        total = terms.sum(-1, keepdim=True)
-        scaled = _brought_to_one(weights, total)
-        if scaled is not None:
-            terms = (S * scale - top).masked_fill_(weights == 0, -torch.inf).exp_().mul_(scaled[0])
-            total, top = terms.sum(-1, keepdim=True), top + scaled[1]
-        ctx.save_for_backward(S, weights, terms, total)
-        ctx.scale = scale
-        return (top + total.log()).squeeze(-1)
-
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
-        S, weights, terms, total = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return twin_gradients(lambda S: _plain_log_sum(S, weights, ctx.scale), [S], [grad])[0], None, None
-        tiny = torch.finfo(total.dtype).tiny
-        share = grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)
-        return terms * share, None, None
+        """σ(e^z) = weight · log(1 + e^z)."""
+        value = softplus(z)
+        return value if self.weight == 1.0 else self.weight * value
 
 
 def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
-    """log Σ_k w_k ρ(S_k) over the last axis; -inf, with zero gradient, where all weights are zero.
+    """log Σ w ρ(S) over all axes but the first: (anchors,); about `EMPTY` where nothing counts.
+
+    Args:
+        S: (anchors, …), similarities.
+        weights: broadcastable to S; numbers from 0, or booleans that say which terms count.
+        rho: the exponential.
 
     >>> round(float(log_sum(torch.zeros(1, 3), torch.ones(1, 3), Exponential(75.0)).exp()), 4)
     3.0
     """
-    out: Tensor = (_plain_log_sum if use_twin() else _LogSum.apply)(S, weights, rho.scale)
+    if weights.dtype == torch.bool:
+        z = (S * rho.scale).masked_fill(~weights, EMPTY)
+    else:
+        z = torch.add(weights.log().clamp_min(EMPTY), S, alpha=rho.scale)
+    out = z.logsumexp(tuple(range(1, S.ndim)))
     return out if rho.margin == 0.0 else out - rho.scale * rho.margin
-
-
-def _plain_two_log_sums(S: Tensor, pos: Tensor, neg: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    return _plain_log_sum(S, pos, scale), _plain_log_sum(S, neg, scale)
-
-
-class _TwoLogSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, S: Tensor, pos: Tensor, neg: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        z = S * scale if scale != 1.0 else S
-        top = z.amax(-1, keepdim=True)
-        terms = torch.sub(z, top).exp_()
-        weights, tops = [pos, neg], [top, top]
-        totals = [(terms * w).sum(-1, keepdim=True) for w in weights]
-        for k in range(2):
-            scaled = _brought_to_one(weights[k], totals[k])
-            if scaled is not None:
-                weights[k], tops[k] = scaled[0], top + scaled[1]
-                totals[k] = (terms * weights[k]).sum(-1, keepdim=True)
-        ctx.save_for_backward(S, pos, neg, terms, *weights, *totals)
-        ctx.scale = scale
-        log_pos, log_neg = ((top + total.log()).squeeze(-1) for top, total in zip(tops, totals, strict=True))
-        return log_pos, log_neg
-
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, grad_pos: Tensor, grad_neg: Tensor) -> tuple[Tensor | None, None, None, None]:
-        S, pos, neg, terms, w_pos, w_neg, *totals = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            both = twin_gradients(lambda S: _plain_two_log_sums(S, pos, neg, ctx.scale), [S], [grad_pos, grad_neg])
-            return both[0], None, None, None
-        tiny = torch.finfo(terms.dtype).tiny
-        share_pos, share_neg = (
-            grad.unsqueeze(-1) * ctx.scale / total.clamp_min(tiny)
-            for grad, total in zip((grad_pos, grad_neg), totals, strict=True)
-        )
-        return torch.addcmul(w_pos * share_pos, w_neg, share_neg).mul_(terms), None, None, None
-
-
-def two_log_sums(S: Tensor, pos: Tensor, neg: Tensor, rho: Exponential) -> tuple[Tensor, Tensor]:
-    """`log_sum` with each of two weights, computing the exponentials once; only where `shares_exponential`."""
-    found: tuple[Tensor, Tensor] = (_plain_two_log_sums if use_twin() else _TwoLogSums.apply)(S, pos, neg, rho.scale)
-    shift = rho.scale * rho.margin
-    return found if shift == 0.0 else (found[0] - shift, found[1] - shift)
-
-
-def shares_exponential(rho_pos: object, rho_neg: object) -> bool:
-    """Whether both sums can share their exponentials: they have the same ρ, and none underflows beside another.
-
-    The terms of a row lie within e^{2 |scale|} of each other, and float32 holds e^{87}.
-    """
-    return rho_pos is rho_neg and isinstance(rho_pos, Exponential) and abs(rho_pos.scale) <= 40.0

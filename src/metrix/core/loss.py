@@ -8,32 +8,23 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import Choice
+from metrix.core.comparison import Comparison, Comparisons
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
-from metrix.core.generic import (
-    Function,
-    Reduction,
-    Row,
-    Totals,
-    Weights,
-    loss_per_anchor,
-    mean_over_anchors,
-    mean_with_one_positive,
-    weights,
-)
+from metrix.core.generic import Function, Reduction, Row, Totals, loss_per_anchor, mean_over_anchors
 from metrix.core.labels import as_labels
 from metrix.core.relations import GradedLabels, Relation
-from metrix.core.sets import Sets
+from metrix.core.sets import Sets, compare_clean
 from metrix.core.spaces import Space
 from metrix.core.tensors import as_tensor
-from metrix.core.validation import check_labels, refuse_indices, unit, warn_unusable
+from metrix.core.validation import check_labels, refuse_indices, unit, values_are_at_hand, warn_unusable
 from metrix.errors import InvalidInput, ShapeError, check_flag, describe_value
 
 Role = Literal["examples", "proxies"]
@@ -41,11 +32,19 @@ Sort = Literal["pairs", "proxies", "several"]  # compares examples; or with one 
 AnyLabels = Tensor | GradedLabels
 
 
+class LossValue(NamedTuple):
+    """A loss, and over how many anchors it is the mean; numbers that are on the device stay there."""
+
+    value: Tensor  # ()
+    usable: Tensor  # ()  anchors for which it is defined; all others were left out
+    anchors: int | Tensor  # how many anchors there are
+
+
 def split_labels(labels: AnyLabels, embeddings: Tensor) -> tuple[Tensor, Relation | None]:
     """The number of each example, and how positive numbers are to each other; None: they are classes."""
     if not isinstance(labels, GradedLabels):
         return check_labels(labels, embeddings), None
-    relation = labels.relation.to(embeddings.device)
+    relation = labels.relation.beside(embeddings.device)
     return check_labels(labels.numbers, embeddings, relation.num_classes, "classes of the relation"), relation
 
 
@@ -55,21 +54,16 @@ class Loss(nn.Module):
     Args:
         row: the five functions.
         reduction: from the terms of anchors to sums and counts, whose quotients add up to the loss.
-
-    Attributes:
-        threshold: the similarity at which positives are told from negatives; None if there is none.
-        threshold_row: the five functions when that threshold is moved for each candidate (`core/target.py`).
     """
 
     anchor_role: Role = "examples"
     candidate_role: Role = "examples"
-    threshold: float | None = None
     sort: Sort = "pairs"
     centers: int = 1  # candidates of a class, the nearest of which counts
 
     def __init__(self, row: Row, reduction: Reduction = mean_over_anchors) -> None:
         super().__init__()
-        self.row = self.threshold_row = row
+        self.row = row
         self.reduce = reduction
         for name in ("tau", "sigma_pos", "sigma_neg", "rho_pos", "rho_neg"):
             function = getattr(row, name)
@@ -92,30 +86,19 @@ class Loss(nn.Module):
         refuse_indices(indices_tuple)
         embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.clean(self.sets(unit(embeddings), as_labels(labels)))[0]
+            return self.clean(self.sets(unit(embeddings), as_labels(labels))).value
 
-    def clean(self, sets: Sets) -> tuple[Tensor, int]:
-        """The clean loss, and for how many anchors it is undefined, so that they were left out."""
+    def clean(self, sets: Sets) -> LossValue:
+        """The clean loss, eq. loss-labels over the anchors of the batch."""
+        return self.conclude(self.over(compare_clean(sets)), len(sets.anchors), sets.ranks, "clean loss")
 
-        def totals(rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Totals:
-            return self.totals_of(sets.part(rows, anchors, candidates))
+    def over(self, comparisons: Comparisons) -> Totals:
+        """Sums and counts of the loss over anchors, block by block."""
 
-        found = sum_over_blocks(totals, sets.blocks(), sets.tensors, self.learnable())
-        tensors = (sets.anchors, sets.candidates)
-        return self.conclude(found, len(sets.anchors), *tensors, ranks=sets.ranks, part="clean loss")
+        def totals(block: Any, *tensors: Tensor | None) -> Totals:
+            return self.reduce(self.row, comparisons.compare(block, *tensors))
 
-    def totals_of(self, sets: Sets) -> Totals:
-        """Sums and counts of the clean loss, all anchors at once."""
-        S, w = sets.similarity, sets.weights(self.row.include_positive)
-        if self.centers > 1:
-            S, w = self.nearest_center(S), Weights(*(x[:, :: self.centers] for x in w))
-        return self.reduce(self.row, S, w)
-
-    def nearest_center(self, S: Tensor) -> Tensor:
-        """Similarities to classes (anchors, classes) from those to candidates, of which a class has several or one."""
-        if self.centers == 1:
-            return S
-        return S.view(len(S), S.shape[1] // self.centers, self.centers).max(2).values
+        return sum_over_blocks(totals, comparisons.blocks, comparisons.tensors, self.learnable())
 
     def learnable(self) -> list[Tensor]:
         """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
@@ -130,33 +113,30 @@ class Loss(nn.Module):
         share = division.of_examples()
         if share is None:
             return Sets.of_examples(embeddings, labels, relation)
-        anchors, own = embeddings[share.rows], torch.arange(len(labels), device=labels.device)[share.rows]
-        sets = Sets(anchors, embeddings, labels[own], labels, own, embeddings, labels, share, division.ranks)
-        return replace(sets, relation=relation)
+        anchors, own = embeddings[share.rows], torch.arange(len(labels))[share.rows]
+        return Sets(
+            anchors, embeddings, labels[share.rows], labels, own, embeddings, labels, share, division.ranks, relation
+        )
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
-        return loss_per_anchor(self.row, S, weights(Y, valid, self.row.include_positive))[0]
+        return loss_per_anchor(self.row, Comparison(S, Y, valid))[0]
 
-    def conclude(
-        self, totals: Totals, anchors: int, *graph: Tensor, ranks: Ranks = ALONE, part: str = "loss"
-    ) -> tuple[Tensor, int]:
-        """The loss from its sums and counts, and how many anchors were left out.
+    def conclude(self, totals: Totals, anchors: int | Tensor, ranks: Ranks = ALONE, part: str = "loss") -> LossValue:
+        """The loss from its sums and counts.
 
         Args:
             totals: sums and counts of this process; those of several processes are added up here.
             anchors: how many anchors this process has.
-            graph: tensors that a loss of zero, of a batch without usable anchors, depends on.
             ranks: the processes.
             part: what is zero without usable anchors, for the warning: the clean loss, the mixed loss or all of it.
         """
-        totals, anchors = ranks.add_up(totals, anchors)
-        value = (totals.sums / totals.counts.clamp_min(1)).sum()
-        usable = int(totals.anchors)
-        if usable == 0:
-            self.warn_unusable(anchors, part)
-            value = sum((x.sum() * 0.0 for x in (*graph, *self.parameters())), value * 0.0)
-        return value, anchors - usable
+        totals, all_anchors = ranks.add_up(totals, anchors)
+        parts = totals.sums / totals.counts.clamp_min(1)
+        value = parts.reshape(()) if len(parts) == 1 else parts.sum()
+        if values_are_at_hand(value) and int(totals.anchors) == 0:
+            self.warn_unusable(int(all_anchors), part)
+        return LossValue(value, totals.anchors, all_anchors)
 
     def warn_unusable(self, anchors: int, part: str) -> None:
         """Warn, once, that a batch had no anchor for which this part of the loss is defined."""
@@ -266,7 +246,7 @@ class ProxyLoss(Loss):
 
     def labels(self, labels: AnyLabels, embeddings: Tensor) -> tuple[Tensor, Relation | None]:
         """The labels, which must be those of proxies, and how positive these are to them."""
-        check_proxy_dimension(self.proxies, embeddings)
+        check_proxies_fit(self.proxies, embeddings)
         num_classes = len(self.proxies) // self.centers
         if isinstance(labels, GradedLabels):
             labels.relation.check_proxies(num_classes)
@@ -279,12 +259,17 @@ class ProxyLoss(Loss):
         return unit(self.proxies)
 
 
-def check_proxy_dimension(proxies: Tensor, embeddings: Tensor) -> None:
-    """Raise `ShapeError` unless embeddings have the dimension of the proxies."""
+def check_proxies_fit(proxies: Tensor, embeddings: Tensor) -> None:
+    """Raise an error unless embeddings have the dimension of the proxies, and their device."""
     if embeddings.shape[1] != proxies.shape[1]:
         raise ShapeError(
             f"embeddings of dimension {embeddings.shape[1]} for proxies of dimension {proxies.shape[1]}: "
             f"give the loss dim={embeddings.shape[1]}"
+        )
+    if proxies.device != embeddings.device:
+        raise InvalidInput(
+            f"proxies: expected them on the device of the embeddings, {embeddings.device}, got {proxies.device}; call "
+            f"loss.to({str(embeddings.device)!r})"
         )
 
 
@@ -298,8 +283,7 @@ class ProxyAnchorLoss(ProxyLoss):
         labels, relation = self.labels(labels, embeddings)
         share = division.of_shared(len(self.proxies))
         rows = slice(None) if share is None else share.rows
-        classes = torch.arange(len(self.proxies), device=labels.device)[rows]
-        proxies = self.unit_proxies().to(embeddings.dtype)[rows]
+        classes, proxies = torch.arange(len(self.proxies))[rows], self.unit_proxies().to(embeddings.dtype)[rows]
         sets = Sets(proxies, embeddings, classes, labels, None, embeddings, labels, share, division.ranks)
         return replace(sets, relation=relation, proxies="anchors")
 
@@ -314,15 +298,8 @@ class ProxyCandidateLoss(ProxyLoss):
         labels, relation = self.labels(labels, embeddings)
         share = division.of_examples()
         rows = slice(None) if share is None else share.rows
-        classes = torch.arange(len(self.proxies), device=labels.device) // self.centers
+        classes = torch.arange(len(self.proxies)) // self.centers
         proxies = self.unit_proxies().to(embeddings.dtype)
-        anchors = embeddings if share is None else embeddings[rows]
-        sets = Sets(anchors, proxies, labels[rows], classes, None, embeddings, labels, share, division.ranks)
-        return replace(sets, relation=relation, proxies="candidates")
-
-    def totals_of(self, sets: Sets) -> Totals:
-        """Sums and counts of the clean loss; where labels are classes, an anchor has one positive."""
-        usual = self.row.of_exponentials and self.reduce is mean_over_anchors
-        if not usual or sets.relation is not None or len(sets.candidates) == self.centers:
-            return super().totals_of(sets)
-        return mean_with_one_positive(self.row, self.nearest_center(sets.similarity), sets.anchor_labels)
+        anchors, own = (embeddings, labels) if share is None else (embeddings[rows], labels[rows])
+        sets = Sets(anchors, proxies, own, classes, None, embeddings, labels, share, division.ranks)
+        return replace(sets, relation=relation, proxies="candidates", centers=self.centers)

@@ -11,7 +11,8 @@ with past batches only: it enters the memory after its sets are formed, in place
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,41 +47,86 @@ class CrossBatchMemory(nn.Module):
         for name, value, least in (("size", size, 1), ("dim", dim, 1), ("after", after, 0)):
             check_integer(f"memory {name}", value, least)
         self.size, self.after = size, after
-        self._replaced: tuple[Tensor, Tensor, Tensor, int] | None = None
+        self._replaced: tuple[list[tuple[slice, Tensor]], _OnHost] | None = None
+        self._on_host: _OnHost | None = None
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("stored", torch.zeros((), dtype=torch.int64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     @property
+    def on_host(self) -> _OnHost:
+        """Labels and counters on the host: read from the buffers once, then kept up to date without a question."""
+        if self._on_host is None:
+            self._on_host = _OnHost(self.labels.to("cpu", copy=True), int(self.stored), int(self.steps))
+        return self._on_host
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._on_host = None
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._write_buffers()
+        super()._save_to_state_dict(*args, **kwargs)
+
+    @torch.no_grad()
+    def _write_buffers(self) -> None:
+        host = self.on_host
+        self.labels.copy_(host.labels)
+        self.stored.fill_(host.stored)
+        self.steps.fill_(host.steps)
+
+    @property
     def filled(self) -> int:
         """How many slots hold an embedding."""
-        return min(int(self.stored), self.size)
+        return min(self.on_host.stored, self.size)
 
     def extend(self, sets: Sets) -> Sets:
         """The sets of a batch with the memory among the candidates."""
         filled = self.filled
-        if filled == 0 or int(self.steps) < self.after:
+        if filled == 0 or self.on_host.steps < self.after:
             return sets
-        past, labels = self.embeddings[:filled].to(sets.examples.dtype), self.labels[:filled]
-        x, y = torch.cat([sets.examples, past]), torch.cat([sets.example_labels.to(labels.dtype), labels])
-        return replace(sets, candidates=x, candidate_labels=y, examples=x, example_labels=y)
+        if self.embeddings.device != sets.examples.device:
+            raise InvalidInput(
+                f"memory: expected it on the device of the embeddings, {sets.examples.device}, got "
+                f"{self.embeddings.device}; call objective.to({str(sets.examples.device)!r})"
+            )
+        anchors, own = sets.on_host()
+        x = torch.cat([sets.examples, self.embeddings[:filled].to(sets.examples.dtype)])
+        y = torch.cat([own, self.on_host.labels[:filled]])
+        return replace(sets, candidates=x, anchor_labels=anchors, candidate_labels=y, examples=x, example_labels=y)
 
     @torch.no_grad()
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Store unit embeddings (n, dim) in place of the oldest."""
+        """Store unit embeddings (n, dim) with their labels (n,), on the host, in place of the oldest.
+
+        On an accelerator the buffers of labels and counters follow when the state is saved.
+        """
         if embeddings.shape[1] != self.embeddings.shape[1]:
             raise ShapeError(
                 f"embeddings of dimension {embeddings.shape[1]} for a memory of dimension "
                 f"{self.embeddings.shape[1]}: give the memory dim={embeddings.shape[1]}"
             )
-        number = torch.arange(len(embeddings), device=self.labels.device)[-self.size :]
-        slots = (self.stored + number) % self.size
-        self._replaced = slots, self.embeddings[slots], self.labels[slots], len(embeddings)  # copies
-        self.embeddings[slots] = embeddings[number].to(self.embeddings.dtype)
-        self.labels[slots] = labels[number].to(self.labels.dtype)
-        self.stored += len(embeddings)
-        self.steps += 1
+        host, n = self.on_host, len(embeddings)
+        before = replace(host, labels=host.labels.clone())
+        skipped = max(0, n - self.size)
+        past = []
+        for slots, new in self._stretches(host.stored + skipped, n - skipped):
+            given = slice(new.start + skipped, new.stop + skipped)
+            past.append((slots, self.embeddings[slots].clone()))
+            self.embeddings[slots] = embeddings[given].to(self.embeddings.dtype)
+            host.labels[slots] = labels[given]
+        host.stored, host.steps = host.stored + n, host.steps + 1
+        self._replaced = past, before
+        if self.labels.device.type == "cpu":
+            self._write_buffers()
+
+    def _stretches(self, first: int, count: int) -> list[tuple[slice, slice]]:
+        """Slots of `count` embeddings from the number `first` on, in one or two stretches, and which these are."""
+        start = first % self.size
+        whole = min(count, self.size - start)
+        parts = [(slice(start, start + whole), slice(0, whole)), (slice(0, count - whole), slice(whole, count))]
+        return [part for part in parts if part[1].stop > part[1].start]
 
     @torch.no_grad()
     def take_back(self) -> None:
@@ -95,12 +141,19 @@ class CrossBatchMemory(nn.Module):
         """
         if self._replaced is None:
             raise InvalidInput("expected a call of add before take_back, which undoes one, got none")
-        slots, embeddings, labels, added = self._replaced
-        self.embeddings[slots], self.labels[slots] = embeddings, labels
-        self.stored -= added
-        self.steps -= 1
+        past, self._on_host = self._replaced
+        for slots, embeddings in past:
+            self.embeddings[slots] = embeddings
+        self._write_buffers()
         self._replaced = None
 
     def extra_repr(self) -> str:
         """The settings."""
         return f"size={self.size}, dim={self.embeddings.shape[1]}, after={self.after}"
+
+
+@dataclass
+class _OnHost:
+    labels: Tensor  # (size,)
+    stored: int
+    steps: int

@@ -10,21 +10,118 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import METRIX_PAPER, find, find_several
+from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
-from metrix.core.factors import EXPECTED, MOST_NODES, NODES, Factors, check_drawing, choose, quadrature
-from metrix.core.loss import AnyLabels, Loss
+from metrix.core.factors import Factors, check_drawing, choose
+from metrix.core.loss import AnyLabels, Loss, LossValue
 from metrix.core.mixed import mixed_loss
-from metrix.core.mixing_objective import MixingObjective
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
-from metrix.core.objective import Method, MixingSettings
+from metrix.core.objective import Method, Objective, StepOutput
 from metrix.core.pairs import PAIR_KINDS
 from metrix.core.pml import generic_form
 from metrix.core.sets import Sets
 from metrix.core.settings import check_generator, check_weight
 from metrix.core.spaces import LogUniform, OneOf
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.target import InterpolatedTarget, build_target
+from metrix.core.validation import refuse_indices, unit
 from metrix.errors import InvalidInput, MetrixWarning, check_flag, check_integer
+
+
+class MixingObjective(Objective):
+    """Base class of objectives with a mixed loss beside the clean one, of any mixup type."""
+
+    loss: Loss
+    strength: float  # w of eq. loss-final
+
+    @property
+    def mixup_types(self) -> tuple[str, ...]:
+        """The mixup types, one of which a step has."""
+        raise NotImplementedError
+
+    def draw_step(self) -> tuple[str, str]:
+        """The mixup type and the kind of mixing pairs of a step."""
+        raise NotImplementedError
+
+    def mixed_of(
+        self, model: SplitModel | None, source: Tensor, batch: Batch, sets: Sets, mixup: str, kind: str
+    ) -> LossValue:
+        """The mixed loss of a step.
+
+        `source` are the inputs or features of this process, whichever are mixed, or the embeddings of `sets`.
+        """
+        raise NotImplementedError
+
+    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
+        """The loss of embeddings alone, for embedding mixup.
+
+        Args:
+            embeddings: (n, d); they need not be normalised.
+            labels: (n,), integers, names of classes, or, where the objective takes them, labels in degrees
+                (`metrix.labels`).
+            indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
+
+        Returns:
+            The clean loss plus `strength` times the mixed loss, a scalar.
+        """
+        if any(MIXUP_TYPES[name].mixes != "embeddings" for name in self.mixup_types):
+            raise InvalidInput(
+                f"mixup={self.mixup_types} needs the model: call objective.step(model, inputs, labels), or choose "
+                "mixup='embed', which needs only embeddings"
+            )
+        refuse_indices(indices_tuple)
+        clean, mixed = self.parts(None, None, None, embeddings, labels, *self.draw_step())
+        return clean.value if mixed is None else clean.value + self.strength * mixed.value
+
+    def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
+        """The loss of a batch, with any mixup type.
+
+        Args:
+            model: has `features(x)` and `head(z)`, as `metrix.Embedder` and `metrix.split(module, at=LAYER)` do.
+            inputs: (n, …), what `model.features` takes.
+            labels: (n,), as in `forward`.
+
+        Returns:
+            The loss to call `backward()` on, its two parts, the embeddings, and what was drawn.
+        """
+        split, (mixup, kind) = check_model(model), self.draw_step()
+        mixes_features = any(MIXUP_TYPES[name].mixes == "features" for name in self.mixup_types)
+        features, embeddings = embed(split, inputs, keep_features=mixes_features and self.strength > 0)
+        clean, mixed = self.parts(without_micro_batches(split), inputs, features, embeddings, labels, mixup, kind)
+        if mixed is None:
+            zero = torch.zeros_like(clean.value)
+            return StepOutput(clean.value, clean.value, zero, embeddings, mixup, kind, {"clean loss": clean}, self.loss)
+        loss = clean.value + self.strength * mixed.value
+        parts = {"clean loss": clean, "mixed loss": mixed}
+        return StepOutput(loss, clean.value, mixed.value, embeddings, mixup, kind, parts, self.loss)
+
+    def parts(
+        self,
+        model: SplitModel | None,
+        inputs: Tensor | None,
+        features: Tensor | None,
+        embeddings: Tensor,
+        labels: AnyLabels,
+        mixup: str,
+        kind: str,
+    ) -> tuple[LossValue, LossValue | None]:
+        """eq. loss-final: the clean loss, and the mixed loss of what a mixup type of the step mixes; None if w is 0."""
+        batch = self.gather(embeddings, labels)
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            own = self.sets_of(batch)
+            sets = self.extend(own)
+            self.remember(own)
+            clean = self.loss.clean(sets)
+        if self.strength == 0:
+            return clean, None
+        mixes = MIXUP_TYPES[mixup].mixes
+        sets = sets if mixes == "embeddings" else own  # a memory has no features and no inputs
+        source = {"inputs": inputs, "features": features, "embeddings": sets.examples}[mixes]
+        assert source is not None, "inputs are given, and features kept, where they are mixed"
+        return clean, self.mixed_of(model, source, batch, sets, mixup, kind)
+
+    def sets_of(self, batch: Batch) -> Sets:
+        """Anchors, positives and negatives of a gathered batch."""
+        return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
 
 
 class Metrix(MixingObjective):
@@ -39,17 +136,10 @@ class Metrix(MixingObjective):
         alpha: λ ~ Beta(alpha, alpha).
         hard_negatives: mix only the k most similar negatives of each anchor; several have one k for each mixup
             type. None: 3 for input mixup, all for feature and embed mixup.
-        lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step; "expected" draws none:
-            the mixed loss is its expectation over a λ that all pairs share (docs/equations.md).
+        lam_per: "pair" draws one λ for each ordered pair of examples, "batch" one for each step.
         renormalise: bring mixed embeddings to unit norm (embed mixup).
         generator: of all random choices; None is torch's default one.
         memory_budget: bytes that the activations of mixed examples may take at a time.
-        target: "paper": a mixed example has the threshold (margin) of the loss; "interpolated": one that follows
-            its λ, for losses with a threshold (docs/equations.md).
-        target_pos: p, with the interpolated target: the similarity of positives to an anchor at rest.
-        target_neg: n, the same of negatives.
-        lam_nodes: with "expected": values of λ at which the loss is evaluated, by Gauss-Jacobi quadrature. It costs
-            as many mixed losses.
 
     Embedding mixup needs only embeddings, and stands where a pytorch-metric-learning loss would:
 
@@ -82,10 +172,6 @@ class Metrix(MixingObjective):
         renormalise: bool = True,
         generator: torch.Generator | None = None,
         memory_budget: int = 2**28,
-        target: str = "paper",
-        target_pos: float = InterpolatedTarget.pos,
-        target_neg: float = InterpolatedTarget.neg,
-        lam_nodes: int = NODES,
     ) -> None:
         super().__init__()
         self.loss: Loss = generic_form(loss)
@@ -94,19 +180,9 @@ class Metrix(MixingObjective):
         self.hard_negatives = _hard_negatives(hard_negatives, self.mixup)
         check_drawing(alpha, lam_per)
         self.strength, self.alpha, self.lam_per = check_weight("strength", strength), float(alpha), lam_per
-        self.lam_nodes = check_integer("lam_nodes", lam_nodes, least=1, most=MOST_NODES)
-        if lam_per == EXPECTED:
-            quadrature(self.alpha, self.lam_nodes)
-        if lam_per == EXPECTED and self.loss.candidate_role == "examples" and self.loss.row.cancels:
-            raise InvalidInput(
-                f"lam_per: expected 'pair' with {type(self.loss).__name__}, got {lam_per!r}: where all pairs share one "
-                "λ, its positive and negative sums over mixed examples cancel, and there is no gradient; use "
-                "include_positive=True, or another loss"
-            )
         self._warned = False
         self.renormalise, self.generator = check_flag("renormalise", renormalise), check_generator(generator)
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
-        self.target, self.interpolated = target, build_target(target, self.loss, target_pos, target_neg)
 
     @property
     def mixup_types(self) -> tuple[str, ...]:
@@ -118,7 +194,7 @@ class Metrix(MixingObjective):
         return self.mixup[choose(len(self.mixup), self.generator)], self._draw_pairs()
 
     def mixed(
-        self, embeddings: Tensor, labels: AnyLabels, lam: float | Tensor | str | None = None, pairs: str | None = None
+        self, embeddings: Tensor, labels: AnyLabels, lam: float | Tensor | None = None, pairs: str | None = None
     ) -> Tensor:
         """eq. loss-mixed with embedding mixup, without the clean loss.
 
@@ -126,7 +202,7 @@ class Metrix(MixingObjective):
             embeddings: (n, d); they need not be normalised.
             labels: (n,), as in `forward`.
             lam: λ of every pair, or a tensor (n, n) of λ of ordered pairs, n counting the embeddings of a memory,
-                too; "expected" for the expectation over λ; None does as `lam_per` says.
+                too; None draws them as `lam_per` says.
             pairs: a kind of mixing pairs; None draws one of the objective's.
 
         Returns:
@@ -134,33 +210,33 @@ class Metrix(MixingObjective):
         """
         batch = self.gather(embeddings, labels)
         sets = self.extend(self.sets_of(batch))
-        return self.mixed_of(None, sets.examples, batch, sets, "embed", self._given(pairs), lam)[0]
+        return self.mixed_of(None, sets.examples, batch, sets, "embed", self._given(pairs), lam).value
 
     def mixed_features(
         self,
         model: AnyModel,
         features: Tensor,
         labels: AnyLabels,
-        lam: float | Tensor | str | None = None,
+        lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
         """eq. loss-mixed with feature mixup of `features = model.features(inputs)`; the rest is as in `mixed`."""
         split = check_model(model)
         batch = self.gather(split.head(features), labels)
-        return self.mixed_of(split, features, batch, self.sets_of(batch), "feature", self._given(pairs), lam)[0]
+        return self.mixed_of(split, features, batch, self.sets_of(batch), "feature", self._given(pairs), lam).value
 
     def mixed_inputs(
         self,
         model: AnyModel,
         inputs: Tensor,
         labels: AnyLabels,
-        lam: float | Tensor | str | None = None,
+        lam: float | Tensor | None = None,
         pairs: str | None = None,
     ) -> Tensor:
         """eq. loss-mixed with input mixup; the rest is as in `mixed`."""
         split = check_model(model)
         batch = self.gather(split.head(split.features(inputs)), labels)
-        return self.mixed_of(split, inputs, batch, self.sets_of(batch), "input", self._given(pairs), lam)[0]
+        return self.mixed_of(split, inputs, batch, self.sets_of(batch), "input", self._given(pairs), lam).value
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How the mixed examples of each mixup type are computed with this model, and why in this way.
@@ -173,19 +249,13 @@ class Metrix(MixingObjective):
         for mixup, k in zip(self.mixup, self.hard_negatives, strict=True):
             route = route_for(mixup, model)
             negatives = "all negatives" if k is None else f"the {k} hardest negatives of each anchor"
-            line = f"{mixup} mixup: {route.name}. {route.why[0].upper()}{route.why[1:]}. Mixes {negatives}."
-            if self.lam_per == EXPECTED:
-                line += f" The loss is computed for {self.lam_nodes} values of λ, and averaged over Beta(α, α)."
-            lines.append(line)
+            lines.append(f"{mixup} mixup: {route.name}. {route.why[0].upper()}{route.why[1:]}. Mixes {negatives}.")
         return "\n".join(lines)
 
     def extra_repr(self) -> str:
         """The settings."""
         names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
-        shown = [f"{name}={getattr(self, name)!r}" for name in names]
-        if self.interpolated is not None:
-            shown.append(f"target={self.target!r}, pos={self.interpolated.pos}, neg={self.interpolated.neg}")
-        return ", ".join(shown)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def mixed_of(
         self,
@@ -195,14 +265,9 @@ class Metrix(MixingObjective):
         sets: Sets,
         mixup: str,
         kind: str,
-        lam: float | Tensor | str | None = None,
-    ) -> tuple[Tensor, int]:
-        """eq. loss-mixed, and how many anchors were left out."""
-        if self.interpolated is not None and sets.relation is not None:
-            raise InvalidInput(
-                "target='interpolated': expected labels that are classes, got labels in degrees: its threshold follows "
-                "from λ, which is then not the label of a mixed example; use target='paper'"
-            )
+        lam: float | Tensor | None = None,
+    ) -> LossValue:
+        """eq. loss-mixed."""
         mixup_type = MIXUP_TYPES[mixup]
         local = mixup_type.mixes != "embeddings" and not self.ranks.alone and self.ranks.mix == "local"
         gather = Gathering(None if local else batch.division)
@@ -214,23 +279,13 @@ class Metrix(MixingObjective):
         mixture = mixup_type.mixture(model, source, MixtureOptions(self.renormalise, self.memory_budget, gather))
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"
-        if self.lam_per == "batch" and lam is None and sets.relation is None:
+        if not per_pair and lam is None and sets.relation is None and not torch.compiler.is_compiling():
             self._warn_if_cancelled()
         generator = self.ranks.own_generator(self.generator) if local and per_pair and lam is None else self.generator
 
-        def loss_with(lam: float | Tensor | None) -> tuple[Tensor, int]:
-            factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
-            return mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest, self.interpolated)
-
-        lam = self.lam_per if lam is None and self.lam_per == EXPECTED else lam
-        if not isinstance(lam, str):
-            mixed, left_out = loss_with(lam)
-            return gather.tie(mixed), left_out
-        if lam != EXPECTED:
-            raise InvalidInput(f"lam: expected a number, a tensor, {EXPECTED!r} or None, got {lam!r}")
-        terms = [(weight, *loss_with(node)) for node, weight in quadrature(self.alpha, self.lam_nodes)]
-        mixed = torch.stack([weight * value for weight, value, _ in terms]).sum()
-        return gather.tie(mixed), terms[0][2]
+        factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
+        found = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest)
+        return found._replace(value=gather.tie(found.value))
 
     def _warn_if_cancelled(self) -> None:
         """Warn, once, of a loss whose mixed loss is a constant where all pairs share one λ."""
@@ -262,28 +317,12 @@ def _hard_negatives(given: int | Sequence[int | None] | None, mixup: tuple[str, 
     return tuple(k if k is None else check_integer("hard_negatives", k, least=1) for k in each)
 
 
-def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> Metrix:
-    return Metrix(
-        loss,
-        mixup=settings.mixup,
-        pairs=settings.pairs,
-        strength=settings.strength,
-        alpha=settings.alpha,
-        hard_negatives=settings.hard_negatives,
-        lam_per=settings.lam_per,
-        lam_nodes=settings.lam_nodes,
-        generator=generator,
-        target=settings.target,
-        target_pos=settings.target_pos,
-        target_neg=settings.target_neg,
-    )
-
-
 METRIX = Method(
     "metrix",
     "labels of mixed examples interpolated, for any additive loss",
     METRIX_PAPER,
-    build=_build,
+    make=Metrix,
+    settings={name: name for name in ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per")},
     losses="generic",
     mixup=tuple(MIXUP_TYPES),
     pairs=tuple(PAIR_KINDS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +12,38 @@ from torch import Tensor, nn
 from metrix.core.choices import Choice
 from metrix.core.compute.micro_batches import embed
 from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gather_batch
+from metrix.core.factors import register_generator
 from metrix.core.labels import as_labels
-from metrix.core.loss import AnyLabels, Loss
+from metrix.core.loss import AnyLabels, Loss, LossValue
 from metrix.core.memory import CrossBatchMemory
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.spaces import Space
 from metrix.core.split_model import AnyModel, check_model, is_split
 from metrix.core.tensors import as_tensor
-from metrix.core.validation import at_least_float32, refuse_indices, unit
+from metrix.core.validation import at_least_float32, refuse_indices, refuse_unusable, unit, unusable_rows
 from metrix.errors import InvalidInput, describe_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@dataclass(frozen=True)
+class StepNumbers(NamedTuple):
+    """The numbers of one training step, on the host."""
+
+    loss: float
+    clean: float
+    mixed: float
+    left_out_clean: int  # anchors for which the clean loss is undefined
+    left_out_mixed: int  # anchors without a mixing pair, or for which the mixed loss is undefined
+
+
+@dataclass(frozen=True, eq=False)
 class StepOutput:
-    """What one training step gives; call `loss.backward()`."""
+    """What one training step gives; call `loss.backward()`.
+
+    Nothing here asks the device a question before `read`, or one of the two counts, is asked for.
+    """
 
     loss: Tensor  # clean + w · mixed
     clean: Tensor
@@ -37,8 +51,47 @@ class StepOutput:
     embeddings: Tensor  # (n, d)
     mixup: str  # the mixup type of this step, or none
     pairs: str  # the kind of mixing pairs of this step, or none
-    left_out_clean: int  # anchors for which the clean loss is undefined
-    left_out_mixed: int  # anchors without a mixing pair, or for which the mixed loss is undefined
+    parts: Mapping[str, LossValue] = field(default_factory=dict)  # "clean loss" and "mixed loss": over which anchors
+    of: Loss | None = None  # the loss, for its warnings
+    _numbers: list[StepNumbers] = field(init=False, repr=False, default_factory=list)
+
+    def read(self) -> StepNumbers:
+        """Losses and counts, in one transfer from the device; the first call also looks for what went wrong.
+
+        Raises:
+            EmbeddingError: embeddings are NaN, infinite or zero.
+        """
+        if not self._numbers:
+            with torch.no_grad():
+                self._numbers.append(self._transfer())
+        return self._numbers[0]
+
+    @property
+    def left_out_clean(self) -> int:
+        """Anchors for which the clean loss is undefined."""
+        return self.read().left_out_clean
+
+    @property
+    def left_out_mixed(self) -> int:
+        """Anchors without a mixing pair, or for which the mixed loss is undefined."""
+        return self.read().left_out_mixed
+
+    def _transfer(self) -> StepNumbers:
+        norm = torch.linalg.vector_norm(at_least_float32(self.embeddings), dim=1, keepdim=True)
+        counts = [x for part in self.parts.values() for x in (part.usable, part.anchors)]
+        packed = [self.loss, self.clean, self.mixed, unusable_rows(norm).sum(), *counts]
+        on_device = [x.detach() for x in packed if isinstance(x, Tensor)]
+        dtype = self.loss.dtype if self.loss.dtype == torch.float64 else torch.float32
+        values = iter(torch.stack([x.to(self.loss.device, dtype) for x in on_device]).tolist())
+        numbers = [next(values) if isinstance(x, Tensor) else float(x) for x in packed]
+        if numbers[3]:
+            refuse_unusable(norm)
+        left_out = {"clean loss": 0, "mixed loss": 0}
+        for name, usable, anchors in zip(self.parts, numbers[4::2], numbers[5::2], strict=True):
+            left_out[name] = int(anchors - usable)
+            if usable == 0 and self.of is not None:
+                self.of.warn_unusable(int(anchors), name)
+        return StepNumbers(numbers[0], numbers[1], numbers[2], left_out["clean loss"], left_out["mixed loss"])
 
 
 class Objective(nn.Module):
@@ -56,6 +109,11 @@ class Objective(nn.Module):
         super().__init__()
         self.register_module("memory", None)
         self.register_module("relation", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Generator):
+            register_generator(value)
+        super().__setattr__(name, value)
 
     def with_relation(self, relation: Relation) -> Self:
         """Let classes be positive to each other in degrees: labels stay integers, and the relation gives Y of two.
@@ -134,7 +192,7 @@ class Objective(nn.Module):
     def remember(self, sets: Sets) -> None:
         """Put the examples of a training batch into the memory, if there is one."""
         if self.memory is not None and self.training and torch.is_grad_enabled():
-            self.memory.add(sets.examples.detach(), sets.example_labels)
+            self.memory.add(sets.examples.detach(), sets.on_host()[1])
 
     def across_ranks(self, group: Any = None, mix: str = "local") -> Self:
         """Compute the loss of the global batch of several processes from now on, each giving its part of it.
@@ -189,54 +247,6 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-class MixingSettings(Protocol):
-    """What a configuration says about mixing; each mixing method reads what it has a use for."""
-
-    @property
-    def mixup(self) -> tuple[str, ...]:
-        """Mixup types."""
-
-    @property
-    def pairs(self) -> tuple[str, ...]:
-        """Kinds of mixing pairs."""
-
-    @property
-    def strength(self) -> float:
-        """w of eq. loss-final."""
-
-    @property
-    def alpha(self) -> float:
-        """λ ~ Beta(alpha, alpha)."""
-
-    @property
-    def hard_negatives(self) -> tuple[int | None, ...] | None:
-        """How many negatives of an anchor are mixed, for each mixup type; None: as the method has it."""
-
-    @property
-    def lam_per(self) -> str:
-        """One λ for each pair, or for each batch; or the expectation over λ."""
-
-    @property
-    def lam_nodes(self) -> int:
-        """Values of λ at which a loss is evaluated for its expectation."""
-
-    @property
-    def target(self) -> str:
-        """The threshold of a mixed example: `paper` or `interpolated`."""
-
-    @property
-    def target_pos(self) -> float:
-        """p of the interpolated target."""
-
-    @property
-    def target_neg(self) -> float:
-        """n of the interpolated target."""
-
-    @property
-    def instance_temperature(self) -> float | None:
-        """T of a cross-entropy over instances, if that is the loss of mixed examples."""
-
-
 AcceptedLosses = Literal["generic", "pairs", "proxies", "similarities"]
 ACCEPTED_LOSSES: Mapping[AcceptedLosses, str] = {
     "generic": "every loss of the generic form (Table 1)",
@@ -252,7 +262,8 @@ class Method(Choice):
 
     Args:
         name, line, reference: as in every table.
-        build: makes the objective from a loss, the settings and the generator of random choices.
+        make: the objective, from a loss, the generator of random choices and some settings.
+        settings: these settings, by the names of the objective's parameters and of the configuration's keys.
         losses: which losses it goes with.
         mixup: which mixup types it goes with.
         pairs: which kinds of mixing pairs it goes with.
@@ -262,7 +273,8 @@ class Method(Choice):
         space: what `metrix tune` searches by default, by configuration key.
     """
 
-    build: Callable[[nn.Module, MixingSettings, torch.Generator | None], Objective]
+    make: Callable[..., Objective]
+    settings: Mapping[str, str]
     losses: AcceptedLosses
     mixup: tuple[str, ...]
     pairs: tuple[str, ...]
@@ -281,7 +293,7 @@ class EmbeddingLoss(NamedTuple):
 
     loss: Tensor  # what to call backward on
     clean: Tensor
-    left_out: int  # anchors for which the loss is undefined
+    over: LossValue | None = None  # over which anchors it is the mean
 
 
 class EmbeddingObjective(Objective):
@@ -314,9 +326,10 @@ class EmbeddingObjective(Objective):
             embeddings = model(inputs)
         batch = self.gather(embeddings, labels)
         with torch.autocast(batch.embeddings.device.type, enabled=False):
-            loss, clean, left_out = self.parts_of(batch)
+            loss, clean, over = self.parts_of(batch)
+        parts, of = ({}, None) if over is None else ({"clean loss": over}, self.loss)
         mixed = loss.detach() - clean.detach()
-        return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, left_out, 0)
+        return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, parts, of)  # type: ignore[arg-type]
 
 
 class Clean(EmbeddingObjective):
@@ -349,13 +362,13 @@ class Clean(EmbeddingObjective):
 
     def parts_of(self, batch: Batch) -> EmbeddingLoss:
         """The clean loss; of one of the generic form, each process computes its own share of the anchors."""
-        if isinstance(self.loss, Loss):
-            sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-            value, left_out = self.loss.clean(self.extend(sets))
-            self.remember(sets)
-        else:
-            value, left_out = self.loss(at_least_float32(batch.embeddings), batch.labels), 0
-        return EmbeddingLoss(value, value, left_out)
+        if not isinstance(self.loss, Loss):
+            value = self.loss(at_least_float32(batch.embeddings), batch.labels)
+            return EmbeddingLoss(value, value)
+        sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+        found = self.loss.clean(self.extend(sets))
+        self.remember(sets)
+        return EmbeddingLoss(found.value, found.value, found)
 
     def explain(self, model: AnyModel | None = None) -> str:
         """That there is no mixup."""

@@ -40,7 +40,7 @@ from metrix.core.functions import (
     softplus,
 )
 from metrix.core.generic import Reduction, Row, mean_over_anchors, mean_over_positives
-from metrix.core.loss import AnyLabels, Loss, LossEntry, Sort, check_proxy_dimension
+from metrix.core.loss import AnyLabels, Loss, LossEntry, LossValue, Sort, check_proxies_fit
 from metrix.core.relations import GradedLabels
 from metrix.core.sets import Sets
 from metrix.core.settings import check_margin, check_scale
@@ -187,31 +187,31 @@ class PotentialField(Loss):
                     "labels: expected one class for each example, got graded labels, which say nothing of several "
                     "proxies for a class; give PotentialField centers=0, or choose another loss"
                 )
-            check_proxy_dimension(self.proxies, embeddings)
+            check_proxies_fit(self.proxies, embeddings)
             of = f"classes with {self.per_class} proxies"
             labels = check_labels(labels, embeddings, len(self.proxies) // self.per_class, of)
         return super().sets(embeddings, labels, division)
 
-    def clean(self, sets: Sets) -> tuple[Tensor, int]:
-        """The clean loss of examples and proxies, and for how many of both it is undefined."""
+    def clean(self, sets: Sets) -> LossValue:
+        """The clean loss of examples and proxies."""
         return super().clean(sets if self.proxies is None else self._with_proxies(sets, self.proxies))
 
     def _with_proxies(self, sets: Sets, proxies: Tensor) -> Sets:
         """The sets with all proxies among the candidates; each process has its share of them among the anchors."""
         assert sets.own is not None, "anchors are examples"
         p, examples = unit(proxies).to(sets.candidates.dtype), len(sets.candidates)
-        classes = torch.arange(len(p), device=p.device) // self.per_class
+        classes = torch.arange(len(p)) // self.per_class
         rank, size = sets.ranks.rank, sets.ranks.size
-        own = torch.arange(len(p) * rank // size, len(p) * (rank + 1) // size, device=p.device)
+        share = slice(len(p) * rank // size, len(p) * (rank + 1) // size)
         candidates = torch.cat([sets.candidates, p])
         alone = sets.anchors is sets.candidates
         return replace(
             sets,
-            anchors=candidates if alone else torch.cat([sets.anchors, p[own]]),
+            anchors=candidates if alone else torch.cat([sets.anchors, p[share]]),
             candidates=candidates,
-            anchor_labels=torch.cat([sets.anchor_labels, classes[own]]),
+            anchor_labels=torch.cat([sets.anchor_labels, classes[share]]),
             candidate_labels=torch.cat([sets.candidate_labels, classes]),
-            own=torch.cat([sets.own, examples + own]),
+            own=torch.cat([sets.own, examples + torch.arange(len(p))[share]]),
         )
 
 

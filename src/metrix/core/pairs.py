@@ -13,7 +13,6 @@ A kind of mixing pairs is one entry of `PAIR_KINDS`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from metrix.core.choices import METRIX_PAPER, Choice, by_name
+from metrix.core.comparison import to_device
 from metrix.core.compute.blocks import rows_in_block
-from metrix.core.sets import Sets
+from metrix.core.sets import PositiveLists, Sets
 
 SideName = Literal["anc", "pos", "neg"]
 
@@ -80,26 +80,97 @@ class PairSide(NamedTuple):
 
     examples: Tensor | None  # (anchors, m)
     mask: Tensor | None  # (anchors, m)  bool; None where every entry counts
-    size: int  # m
 
 
-@dataclass(frozen=True)
+class PairPlan(NamedTuple):
+    """Some anchors whose mixing pairs are formed together, as far as labels determine them."""
+
+    rows: Tensor | None  # (a,)  which anchors; None: all, in their order
+    lefts: Tensor | None  # (l,)  the examples that are on the left of any, each once; None: all, or the anchors
+    positives: Tensor | None  # (a, m)  P(a) by number, where a side of the pairs has positives
+    places: Tensor | None  # (a, m)  where they are among `lefts`; None: `positives` themselves
+    counts: Tensor | None  # (a,)  how many of the m are in P(a); None: all
+
+
+def plan_pairs(kind: PairKind, sets: Sets, hardest: int | None, per_anchor: int = 1) -> list[PairPlan]:
+    """The anchors that have a mixing pair, in blocks of bounded size (one anchor at least), on the host.
+
+    An anchor counts for `per_anchor` pairs at least, where the caller's work on it is that large. Anchors come in the
+    order of their number of positives, so that lists of unequal length waste little, and those of a class together,
+    because they share positives. Where no anchor has a pair, the plan has one all the same, without a valid pair.
+    """
+    n, lists = len(sets.candidates), sets.positive_lists() if kind.needs_positive else None
+    if torch.compiler.is_compiling():  # which cannot follow labels: all anchors in one piece
+        return [_plan(kind, lists, None, 1)]
+    return _plan_blocks(kind, sets, lists, n if hardest is None else min(hardest, n), per_anchor)
+
+
+def send_plans(plans: list[PairPlan], device: torch.device, *more: Tensor) -> tuple[list[PairPlan], list[Tensor]]:
+    """Plans and more numbers on a device, copied in one piece."""
+    moved = to_device([*(x for plan in plans for x in plan), *more], device)
+    fields = iter(moved)
+    sent = [PairPlan(*(next(fields) for _ in plan)) for plan in plans]
+    return sent, [x for x in fields if x is not None]
+
+
+def _plan_blocks(
+    kind: PairKind, sets: Sets, lists: PositiveLists | None, width: int, per_anchor: int
+) -> list[PairPlan]:
+    """`width` is how many negatives an anchor has at most."""
+    anchors, device = len(sets.anchors), sets.anchors.device
+    longest = 1 if lists is None else lists.examples.shape[1]
+    if rows_in_block(max(per_anchor, kind.pairs_of_anchor(longest, width)), device) >= anchors:
+        return [_plan(kind, lists, None, longest)]
+    num_pos, num_neg = sets.side_sizes()
+    usable = kind.is_possible(num_pos, num_neg)
+    order = sets.on_host()[0].argsort(stable=True)
+    order = order[num_pos[order].argsort(descending=True, stable=True)]
+    order = order[usable[order]] if bool(usable.any()) else order[:1]
+    lefts, found, start = num_pos[order].tolist(), [], 0
+    while start < len(lefts):
+        longest = max(1, lefts[start])
+        size = rows_in_block(max(per_anchor, kind.pairs_of_anchor(longest, width)), device)
+        found.append(_plan(kind, lists, order[start : start + size], longest))
+        start += size
+    return found
+
+
+def _plan(kind: PairKind, lists: PositiveLists | None, rows: Tensor | None, longest: int) -> PairPlan:
+    """The plan of some anchors, or of all in their order, with lists of `longest` positives."""
+    if lists is None:
+        return PairPlan(rows, None, None, None, None)
+    examples, counts = lists.examples, lists.counts
+    if rows is not None:
+        examples, counts = examples[rows, :longest], counts[rows]
+    ragged = torch.compiler.is_compiling() or bool((counts < longest).any())
+    if rows is None or kind.left != "pos":
+        return PairPlan(rows, None, examples, None, counts if ragged else None)
+    lefts, places = torch.unique(examples, return_inverse=True)
+    return PairPlan(rows, lefts, examples, places, counts if ragged else None)
+
+
+@dataclass(frozen=True, eq=False)
 class MixingPairs:
-    """M(a) = left × right for the anchors `rows` of a `Sets`: anchors, left, right are the three axes."""
+    """M(a) = left × right for some anchors of a `Sets`: anchors, left, right are the three axes."""
 
-    rows: Tensor  # (a,)  which anchors
     left: PairSide | None  # None: the anchor itself
     right: PairSide
     kind: PairKind
-    Y: Tensor | None = None  # (anchors, examples)  of the `Sets`, where labels are not classes
+    places: Tensor | None = None  # (a, m)  rows of matrices over pairs that the left examples have; None: their numbers
+    Y: Tensor | None = None  # (a, examples)  of the anchors, where labels are not classes
 
+    @property
     def valid(self) -> Tensor:
         """Which pairs are in M(a): bool, broadcastable to (a, l, r)."""
-        right = self.right.mask
-        valid = torch.ones_like(self.rows, dtype=torch.bool)[:, None, None] if right is None else right[:, None, :]
-        if self.left is not None and self.left.mask is not None:
-            valid = valid & self.left.mask[:, :, None]
-        return valid
+        masks = [None if self.right.mask is None else self.right.mask[:, None, :]]
+        if self.left is not None:
+            masks.append(None if self.left.mask is None else self.left.mask[:, :, None])
+        given = [mask for mask in masks if mask is not None]
+        if not given:
+            examples = self.right.examples
+            assert examples is not None, "a side without a mask is a list"
+            return torch.ones(len(examples), 1, 1, dtype=torch.bool, device=examples.device)
+        return given[0] if len(given) == 1 else given[0] & given[1]
 
     def labels(self, lam: Tensor) -> Tensor:
         """mix_λ(y, y') of each pair, from its λ (a, l, r)."""
@@ -109,16 +180,14 @@ class MixingPairs:
         return torch.lerp(right, left, lam)
 
     def of_pair(self, matrix: Tensor) -> Tensor:
-        """What a matrix (left, right) over ordered pairs of examples says of each pair in M(a).
+        """The entries of a matrix (left, right) over ordered pairs of examples for each pair in M(a).
 
-        For pairs with the anchor itself, the matrix is over (anchor, example). Broadcastable to (a, l, r).
+        For pairs with the anchor itself, the rows of the matrix are the anchors. Broadcastable to (a, l, r).
         """
         right = self.right.examples
         if self.left is None:
-            picked = matrix[self.rows] if len(self.rows) != len(matrix) else matrix
-            picked = picked if right is None else picked.gather(1, right)
-            return picked.unsqueeze(1)
-        left = self.left.examples
+            return (matrix if right is None else matrix.gather(1, right)).unsqueeze(1)
+        left = self.left.examples if self.places is None else self.places
         if left is None:
             if right is None:
                 return matrix.unsqueeze(0)
@@ -132,139 +201,49 @@ class MixingPairs:
         return matrix.reshape(-1).index_select(0, number.flatten()).view(number.shape)
 
     def of_left(self, matrix: Tensor, own: Tensor | None) -> Tensor:
-        """What a matrix (anchor, example) says of the left example of each pair: (a, l, 1).
+        """The entries of a matrix (a, example) for the left example of each pair: (a, l, 1).
 
-        `own` (anchor,) says it of the anchor itself; None stands for ones.
+        `own` (a,) has those of the anchors themselves; None stands for ones.
         """
         if self.left is not None:
-            return _of_side(matrix, self.rows, self.left).unsqueeze(2)
-        return matrix.new_ones(()) if own is None else own[self.rows][:, None, None]
+            return _of_side(matrix, self.left).unsqueeze(2)
+        return matrix.new_ones(()) if own is None else own[:, None, None]
 
     def of_right(self, matrix: Tensor) -> Tensor:
-        """What a matrix (anchor, example) says of the right example of each pair: (a, 1, r)."""
-        return _of_side(matrix, self.rows, self.right).unsqueeze(1)
+        """The entries of a matrix (a, example) for the right example of each pair: (a, 1, r)."""
+        return _of_side(matrix, self.right).unsqueeze(1)
 
 
-def _of_side(matrix: Tensor, rows: Tensor, side: PairSide) -> Tensor:
-    picked = rows_of(matrix, rows)
-    return picked if side.examples is None else picked.gather(1, side.examples)
+def _of_side(matrix: Tensor, side: PairSide) -> Tensor:
+    return matrix if side.examples is None else matrix.gather(1, side.examples)
 
 
-def rows_of(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Some rows of a matrix, without a copy where they are all of them."""
-    everything = len(rows) == len(matrix) and bool((rows[1:] > rows[:-1]).all())
-    return matrix if everything else matrix.index_select(0, rows)
+def mixing_pairs(kind: PairKind, plan: PairPlan, sets: Sets, hardest: int | None, similarity: Tensor) -> MixingPairs:
+    """M(a) of the anchors of a plan.
 
-
-def mixing_pairs(
-    kind: PairKind,
-    sets: Sets,
-    hardest: int | None,
-    similarity: Tensor | None,
-    per_anchor: int = 1,
-) -> Iterator[MixingPairs]:
-    """M(a) of every anchor that has one, in blocks of bounded size (one anchor at least).
-
-    An anchor counts for `per_anchor` pairs at least, where the caller's work on it is that large.
-    `hardest` keeps for each anchor its most similar negatives by `similarity` (anchors, examples).
-    Anchors come in the order of their number of pairs, so that lists of unequal length waste little.
+    `hardest` keeps for each anchor its most similar negatives by `similarity` (a, examples) of these anchors.
     """
-    positive, negative = sets.positive, sets.negative
-    n = positive.shape[1]
-    hard: Tensor | None = None
-    if hardest is not None and hardest < n and kind.needs_negative:
-        assert similarity is not None
-        hard, negative = hardest_negatives(similarity, negative, hardest)
-    num_pos = positive.sum(1)
-    Y = None if sets.relation is None else sets.grades
-    rows = kind.is_possible(num_pos, negative.sum(1)).nonzero().flatten()
-    if len(rows) == 0:
-        return
-    listed, shortest = None, 0
-    if kind.left == "pos":
-        counts = num_pos[rows]
-        longest, shortest = int(counts.max()), int(counts.min())
-        if longest != shortest:
-            rows = rows[counts.argsort(descending=True, stable=True)]
-        # an anchor without negatives, which is no row here, may have more positives than any other
-        listed = _listed(positive, int(num_pos.max()))
-    width = n if hard is None else hard.shape[1]
-    for block, longest in _in_blocks(kind, rows, num_pos, width, per_anchor):
-        negatives = _negatives(hard, negative, block)
-        if listed is None:
-            yield MixingPairs(block, None if kind.with_anchor else negatives, negatives, kind, Y)
-            continue
-        index = listed.index_select(0, block)[:, :longest] if len(block) < len(listed) else listed[block][:, :longest]
-        padded = index < 0
-        mask = None if shortest == longest else ~padded
-        positives = PairSide(index if mask is None else index.masked_fill(padded, 0), mask, longest)
-        yield MixingPairs(block, positives, positives if kind.right == "pos" else negatives, kind, Y)
-
-
-def anchors_in_blocks(kind: PairKind, sets: Sets, hardest: int | None) -> list[Tensor]:
-    """The anchors that have a mixing pair, by number, in blocks whose `mixing_pairs` are one block each.
-
-    Anchors of a class stay together, because they share positives.
-    """
-    n, (num_pos, num_neg) = len(sets.candidates), sets.side_sizes()
-    usable = kind.is_possible(num_pos, num_neg)
-    order = sets.anchor_labels.argsort(stable=True)
-    order = order[num_pos[order].argsort(descending=True, stable=True)]
-    order = order[usable[order]]
-    width = n if hardest is None else min(hardest, n)
-    return [block for block, _ in _in_blocks(kind, order, num_pos, width, n)]
-
-
-def _in_blocks(
-    kind: PairKind, rows: Tensor, num_pos: Tensor, width: int, per_anchor: int
-) -> Iterator[tuple[Tensor, int]]:
-    """Anchors in blocks of bounded size, and the longest left side of each block.
-
-    `rows` are anchors by falling number of positives `num_pos` (of all anchors), `width` is how many negatives an
-    anchor has at most. An anchor counts for `per_anchor` pairs at least.
-    """
-    lefts = num_pos[rows].tolist() if kind.left == "pos" else [width] * len(rows)
-    start = 0
-    while start < len(lefts):
-        size = rows_in_block(max(per_anchor, kind.pairs_of_anchor(lefts[start], width)))
-        yield rows[start : start + size], lefts[start]
-        start += size
-
-
-def _negatives(hard: Tensor | None, negative: Tensor, block: Tensor) -> PairSide:
-    if hard is not None:
-        index = hard[block]
-        return PairSide(index, negative[block], index.shape[1])
-    return PairSide(None, negative[block], negative.shape[1])
-
-
-def _listed(positive: Tensor, longest: int) -> Tensor:
-    """The numbers of the positives of each anchor, filled up with -1: (anchors, longest)."""
-    anchor, example = positive.nonzero().unbind(1)
-    counts = positive.sum(1)
-    place = torch.arange(len(anchor), device=anchor.device) - (counts.cumsum(0) - counts)[anchor]
-    listed = torch.full((len(positive), longest), -1, dtype=torch.int64, device=positive.device)
-    listed[anchor, place] = example
-    return listed
+    labelled = sets.labelled(plan.rows)
+    positives = None
+    if plan.positives is not None:
+        mask = None
+        if plan.counts is not None:
+            place = torch.arange(plan.positives.shape[1], device=plan.positives.device)
+            mask = place < plan.counts.unsqueeze(1)
+        positives = PairSide(plan.positives, mask)
+    negatives = None
+    if kind.needs_negative:
+        negatives = PairSide(None, labelled.negative)
+        if hardest is not None and hardest < similarity.shape[1]:
+            negatives = PairSide(*hardest_negatives(similarity, labelled.negative, hardest))
+    sides = {"anc": None, "pos": positives, "neg": negatives}
+    right = sides[kind.right]
+    assert right is not None, "only the left example can be the anchor"
+    places = plan.places if kind.left == "pos" else None
+    return MixingPairs(sides[kind.left], right, kind, places, None if sets.relation is None else labelled.Y)
 
 
 def hardest_negatives(similarity: Tensor, negative: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most similar negatives of each anchor (anchors, k), and which of them are negatives at all."""
     top = similarity.detach().masked_fill(~negative, -torch.inf).topk(k, dim=1)
     return top.indices, top.values > -torch.inf
-
-
-def distinct(blocks: list[MixingPairs], shape: tuple[int, int]) -> Tensor:
-    """The ordered pairs (left, right) that any anchor uses, each once: (pairs, 2)."""
-    device = blocks[0].rows.device
-    used = torch.zeros(shape, dtype=torch.bool, device=device)
-    numbers = torch.arange(shape[0] * shape[1], device=device).view(shape)
-    for block in blocks:
-        number = block.of_pair(numbers)
-        valid = block.valid().expand(len(block.rows), *_sizes(block))
-        used.view(-1)[number.expand_as(valid)[valid]] = True
-    return used.nonzero()
-
-
-def _sizes(block: MixingPairs) -> tuple[int, int]:
-    return (1 if block.left is None else block.left.size, block.right.size)

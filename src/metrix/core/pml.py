@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.functions import Exponential, Hinge, Log, Shortfall, identity
-from metrix.core.generic import Row, Totals, Weights
+from metrix.core.generic import Row, mean_of_nonzero_terms
 from metrix.core.loss import Loss, ProxyLoss
 from metrix.core.pair_losses import Circle, NTXent, SupCon, TupletMargin
 from metrix.core.softmax_losses import ArcFace, CosFace, NormalizedSoftmax, SubCenterArcFace
@@ -54,13 +54,6 @@ class Distance:
         # equal vectors: the derivative of the root is infinite, so it is cut off as PML does
         distance = (2.0 - 2.0 * x).clamp_min(torch.finfo(x.dtype).eps).sqrt()
         return torch.relu(self.sign * (distance - self.margin))
-
-
-def mean_of_nonzero_terms(row: Row, S: Tensor, w: Weights) -> Totals:
-    """The mean over non-zero positive terms plus the mean over non-zero negative terms."""
-    pos, neg = w.pos * row.rho_pos(S), w.neg * row.rho_neg(S)
-    counts = torch.stack([(pos > 0).sum(), (neg > 0).sum()])
-    return Totals(torch.stack([pos.sum(), neg.sum()]), counts, ((w.pos + w.neg).sum(-1) > 0).sum())
 
 
 def generic_form(loss: nn.Module) -> Loss:

@@ -13,6 +13,7 @@ example is interpolated from those of both partners:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ class Relation(nn.Module):
 
     def __init__(self, num_classes: int, positive_above: float = 0.5) -> None:
         super().__init__()
+        self._on_host: tuple[Relation] | None = None
         self.num_classes = num_classes
         self.positive_above = check_number("positive_above", positive_above, least=0)
         if self.positive_above >= 1:
@@ -44,6 +46,21 @@ class Relation(nn.Module):
     def between(self, a: Tensor, b: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Y (a, b): how positive examples of the classes b are to anchors of the classes a."""
         raise NotImplementedError
+
+    def on_host(self) -> Relation:
+        """The same relation on the host, copied once."""
+        if self._on_host is None:
+            host = torch.device("cpu")
+            self._on_host = (self.beside(host),)  # in a tuple: a module would be moved and saved with this one
+        return self._on_host[0]
+
+    def beside(self, device: torch.device) -> Relation:
+        """The same relation on a device, which leaves this one where it is."""
+        if all(x.device == device for x in self.buffers()):
+            return self
+        moved = copy.deepcopy(self).to(device)
+        moved._on_host = self._on_host if device.type == "cpu" else (self.on_host(),)
+        return moved
 
     def known(self, a: Tensor, b: Tensor) -> Tensor | None:
         """(a, b)  bool: which pairs count; None: all."""
@@ -261,4 +278,4 @@ class GradedLabels:
 
     def to(self, device: torch.device) -> GradedLabels:
         """The same on a device."""
-        return GradedLabels(self.numbers.to(device), self.relation.to(device))
+        return GradedLabels(self.numbers.to(device), self.relation.beside(device))

@@ -1,27 +1,32 @@
 """Anchors a, their positives P(a) and their negatives N(a).
 
-Both follow from labels, so for a batch too large for matrices of all pairs they are formed for some anchors at a
-time.
+Labels are on the host, where lists of positives and the sizes of all that is computed follow from them; masks of
+(anchors, candidates) are formed on the device of the embeddings, for some anchors at a time where a batch is large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick, to_device
 from metrix.core.compute.blocks import is_held, rows_in_block
 from metrix.core.distributed.ranks import ALONE, Ranks, Share
-from metrix.core.generic import Weights, weights
 from metrix.core.relations import Relation
-from metrix.core.similarity import gram, rows_of_gram
 
 
-@dataclass(frozen=True)
+class PositiveLists(NamedTuple):
+    """P(a) of every anchor as a list, on the host."""
+
+    examples: Tensor  # (anchors, longest)  by number; what lies beyond an anchor's count is any example
+    counts: Tensor  # (anchors,)
+
+
+@dataclass(eq=False)
 class Sets:
     """eq. pos and neg: P(a) are the candidates of the class of anchor a, without a itself; N(a) are all others.
 
@@ -33,27 +38,31 @@ class Sets:
 
     anchors: Tensor  # (anchors, d)  unit
     candidates: Tensor  # (candidates, d)  unit
-    anchor_labels: Tensor  # (anchors,)
+    anchor_labels: Tensor  # (anchors,)  as given, on the host or on the device
     candidate_labels: Tensor  # (candidates,)
-    own: Tensor | None  # (anchors,)  which candidate is the anchor itself; None: anchors are no candidates
+    own: Tensor | None  # (anchors,)  on the host: which candidate is the anchor itself; None: anchors are no candidates
     examples: Tensor  # (n, d)  unit: the whole batch
     example_labels: Tensor  # (n,)
-    share: Share | None = None  # which of all anchors these are; None: all
-    ranks: Ranks = ALONE  # the processes whose anchors the loss is averaged over
-    picked: bool = False  # whether anchors were picked from candidates as they now are
+    share: Share | None  # which of all anchors these are; None: all
+    ranks: Ranks  # the processes whose anchors the loss is averaged over
     relation: Relation | None = None  # how positive labels are to each other; None: labels are classes
     proxies: Literal["none", "anchors", "candidates"] = "none"  # what is a proxy; its label is its number
+    centers: int = 1  # candidates of a class, the nearest of which counts
+    _on_device: list[Tensor | None] = field(init=False, default_factory=list)
+    _on_host: list[Tensor] = field(init=False, default_factory=list)
+    _products: list[Products] = field(init=False, default_factory=list)
+    _labelled: list[Labelled] = field(init=False, default_factory=list)
 
     @classmethod
     def of_examples(cls, embeddings: Tensor, labels: Tensor, relation: Relation | None = None) -> Sets:
         """Every example of a batch is an anchor, and all others are its candidates.
 
         >>> sets = Sets.of_examples(torch.eye(3), torch.tensor([0, 0, 1]))
-        >>> sets.positive.tolist()
+        >>> sets.labelled().positive.tolist()
         [[False, True, False], [True, False, False], [False, False, False]]
         """
-        numbers = torch.arange(len(labels), device=labels.device)
-        return cls(embeddings, embeddings, labels, labels, numbers, embeddings, labels, relation=relation)
+        numbers = torch.arange(len(labels))
+        return cls(embeddings, embeddings, labels, labels, numbers, embeddings, labels, None, ALONE, relation)
 
     @property
     def start(self) -> int:
@@ -65,104 +74,159 @@ class Sets:
         """The number of anchors of all processes."""
         return len(self.anchors) if self.share is None else self.share.of
 
-    @cached_property
-    def same(self) -> Tensor:
-        """(anchors, candidates)  bool: of one class."""
-        return self.anchor_labels.unsqueeze(1) == self.candidate_labels.unsqueeze(0)
-
-    @cached_property
-    def grades(self) -> Tensor:
-        """(anchors, candidates)  how positive each candidate is, in [0, 1]; an anchor is not its own positive."""
-        if self.relation is None:
-            return self.positive.to(self.anchors.dtype)
-        anchors, candidates, dtype = self.anchor_labels, self.candidate_labels, self.anchors.dtype
-        if self.proxies == "anchors":
-            return self.relation.to_proxies(candidates, anchors, dtype).T
-        if self.proxies == "candidates":
-            return self.relation.to_proxies(anchors, candidates, dtype)
-        return self._without_own(self.relation.between(anchors, candidates, dtype))
-
-    @cached_property
-    def counts(self) -> Tensor:
-        """(anchors, candidates)  bool: in P(a) or N(a), which an anchor itself and unknown pairs are not."""
-        known = None
-        if self.relation is not None and self.proxies == "none":
-            known = self.relation.known(self.anchor_labels, self.candidate_labels)
-        if known is None:
-            shape = len(self.anchors), len(self.candidates)
-            known = torch.ones(shape, dtype=torch.bool, device=self.anchors.device)
-        return self._without_own(known)
-
-    def _without_own(self, matrix: Tensor) -> Tensor:
-        return matrix if self.own is None else matrix.scatter(1, self.own.unsqueeze(1), 0)
-
-    @cached_property
-    def positive(self) -> Tensor:
-        """(anchors, candidates)  bool: in P(a)."""
-        if self.relation is not None:
-            return self.counts & (self.grades > self.relation.positive_above)
-        return self._without_own(self.same)
-
-    @cached_property
-    def negative(self) -> Tensor:
-        """(anchors, candidates)  bool: in N(a)."""
-        return ~self.same if self.relation is None else self.counts & ~self.positive
-
-    def weights(self, include_positive: bool) -> Weights:
-        """What each candidate weighs in the two sums of eq. loss-labels."""
-        if self.relation is not None:
-            return weights(self.grades, self.counts, include_positive)
-        negative = self.positive | self.negative if include_positive else self.negative
-        return Weights(self.grades, negative.to(self.anchors.dtype))
-
-    def side_sizes(self) -> tuple[Tensor, Tensor]:
-        """|P(a)| and |N(a)| of every anchor (anchors,), without a matrix of all pairs."""
-        n = len(self.candidates)
-        if self.relation is None:
-            classes, sizes = torch.unique(self.candidate_labels, return_counts=True)
-            place = torch.searchsorted(classes, self.anchor_labels).clamp_max(len(classes) - 1)
-            same = torch.where(classes[place] == self.anchor_labels, sizes[place], 0)
-            return (same if self.own is None else same - 1), n - same
-        numbers = torch.arange(len(self.anchors), device=self.anchors.device)
-        parts = [self.part(rows, *self.tensors) for rows in torch.split(numbers, rows_in_block(n))]
-        sizes_of = [(part.positive.sum(1), part.negative.sum(1)) for part in parts]
-        positive, negative = (torch.cat(side) for side in zip(*sizes_of, strict=True))
-        return positive, negative
-
-    @cached_property
-    def similarity(self) -> Tensor:
-        """(anchors, candidates)  s(a, x), computed once for the clean and the mixed loss."""
-        if self.anchors is self.candidates:
-            return gram(self.anchors)
-        if self.picked and self.own is not None:
-            return rows_of_gram(self.candidates, self.own)
-        return self.anchors @ self.candidates.T
+    @property
+    def products(self) -> Products:
+        """s(a, x) of anchors and candidates, by rows; where it is held, the clean and the mixed loss share it."""
+        if not self._products:
+            self._products.append(Products.of(self.anchors, self.candidates))
+        return self._products[0]
 
     @property
-    def tensors(self) -> tuple[Tensor | None, Tensor]:
-        """Anchors, or None if they are among the candidates, and candidates: what `part` takes."""
-        return (self.anchors if self.own is None else None), self.candidates
+    def similarity(self) -> Tensor:
+        """(anchors, candidates)  s(a, x), all at once."""
+        return self.products.rows(None, *self.products.tensors)
 
-    def blocks(self) -> Sequence[Tensor | None]:
-        """Anchors in blocks, by number; one None, for all anchors, where their similarities fit in memory."""
-        anchors, candidates = len(self.anchors), len(self.candidates)
-        if is_held(anchors, candidates, self.anchors):
-            return [None]
-        numbers = torch.arange(anchors, device=self.anchors.device)
-        return torch.split(numbers, rows_in_block(candidates))
+    def on_device(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Labels of anchors and of candidates, and own places, beside the embeddings; copied once."""
+        if not self._on_device:
+            same = self.anchor_labels is self.candidate_labels
+            self._on_device = to_device(
+                [None if same else self.anchor_labels, self.candidate_labels, self.own], self.anchors.device
+            )
+        anchors, candidates, own = self._on_device
+        assert candidates is not None
+        return candidates if anchors is None else anchors, candidates, own
 
-    def part(self, rows: Tensor | None, anchors: Tensor | None, candidates: Tensor) -> Sets:
-        """Some anchors, by number, with all candidates; None stands for all anchors.
+    def on_host(self) -> tuple[Tensor, Tensor]:
+        """Labels of anchors and of candidates on the host; copied once, if they are on the device."""
+        if not self._on_host:
+            self.bring(None)
+        anchors, candidates = self._on_host
+        return anchors, candidates
 
-        `anchors` and `candidates` stand for those of the sets; without `anchors`, they are picked from `candidates`.
-        """
+    def bring(self, mask: Tensor | None) -> Tensor:
+        """A mask (of booleans) on the host, in one transfer with the labels, if these are on the device."""
+        labels = [self.anchor_labels, self.candidate_labels]
+        same = labels[0] is labels[1]
+        given = [*(labels[:1] if same else labels), *([] if mask is None else [mask])]
+        there = [x for x in given if x.device.type != "cpu"]
+        packed: Iterator[Tensor] = iter(())
+        if there:
+            whole = torch.cat([x.reshape(-1).to(torch.int64) for x in there]).cpu()
+            packed = iter(torch.split(whole, [x.numel() for x in there]))
+        found = [x if x.device.type == "cpu" else next(packed).view(x.shape).to(x.dtype) for x in given]
+        self._on_host = [found[0], found[0] if same else found[1]]
+        return found[-1]
+
+    def labelled(self, rows: Rows = None) -> Labelled:
+        """How positive all candidates are to some anchors, and which count, on the device of the embeddings."""
+        anchors, candidates, own = self.on_device()
         if rows is None:
-            return self
-        own, picked = None if self.own is None else self.own[rows], anchors is None
-        if anchors is None:
-            assert own is not None, "anchors are among the candidates"
-            some = candidates.index_select(0, own)
-        else:
-            some = anchors.index_select(0, rows)
-        labels = self.anchor_labels[rows]
-        return replace(self, anchors=some, candidates=candidates, anchor_labels=labels, own=own, picked=picked)
+            if not self._labelled:
+                self._labelled.append(_label(self, anchors, candidates, own, self.relation, self.anchors.dtype))
+            return self._labelled[0]
+        own = None if own is None else pick(own, rows)
+        return _label(self, pick(anchors, rows), candidates, own, self.relation, self.anchors.dtype)
+
+    def labelled_on_host(self, rows: Rows = None) -> Labelled:
+        """The same on the host."""
+        anchors, candidates = self.on_host()
+        own = None if self.own is None else pick(self.own, rows)
+        relation = None if self.relation is None else self.relation.on_host()
+        return _label(self, pick(anchors, rows), candidates, own, relation, torch.float32)
+
+    def side_sizes(self) -> tuple[Tensor, Tensor]:
+        """|P(a)| and |N(a)| of every anchor (anchors,), on the host."""
+        n = len(self.candidates)
+        if self.relation is None:
+            _, start, stop = self._stretches()
+            return (stop - start if self.own is None else stop - start - 1), n - (stop - start)
+        sizes = [(part.positive.sum(1), part.negative.sum(1)) for part in self._blocks_on_host()]
+        positive, negative = (torch.cat(side) for side in zip(*sizes, strict=True))
+        return positive, negative
+
+    def positive_lists(self) -> PositiveLists:
+        """P(a) of every anchor; the longest list has one entry at least."""
+        if self.relation is not None:
+            positive = torch.cat([part.positive for part in self._blocks_on_host()])
+            counts = positive.sum(1)
+            order = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+            return PositiveLists(order[:, : _longest(counts)], counts)
+        order, start, stop = self._stretches()
+        place = torch.arange(_longest(stop - start if self.own is None else stop - start - 1))
+        at = start.unsqueeze(1) + place
+        if self.own is not None:  # an anchor is left out of the stretch of its class
+            rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+            at = at + (at >= rank[self.own].unsqueeze(1))
+        counts = stop - start if self.own is None else stop - start - 1
+        return PositiveLists(order[at.clamp_max(len(order) - 1)], counts)
+
+    def _stretches(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Candidates in the order of classes, and the stretch of each anchor's class there."""
+        anchors, candidates = self.on_host()
+        ordered, order = candidates.sort(stable=True)
+        return order, torch.searchsorted(ordered, anchors), torch.searchsorted(ordered, anchors, right=True)
+
+    def _blocks_on_host(self) -> list[Labelled]:
+        """`labelled_on_host` of all anchors in blocks."""
+        size = rows_in_block(len(self.candidates))
+        return [self.labelled_on_host(slice(at, at + size)) for at in range(0, max(1, len(self.anchors)), size)]
+
+
+class Labelled(NamedTuple):
+    """Candidates as labelled for some anchors: (anchors, candidates)."""
+
+    Y: Tensor  # how positive: bool, or numbers where labels are not classes; an anchor is not its own positive
+    valid: Tensor  # bool: in P(a) or N(a), which an anchor itself and unknown pairs are not
+    positive: Tensor  # bool: in P(a)
+
+    @property
+    def negative(self) -> Tensor:
+        """Bool: in N(a)."""
+        return self.valid ^ self.positive
+
+
+def _label(
+    sets: Sets, anchors: Tensor, candidates: Tensor, own: Tensor | None, relation: Relation | None, dtype: torch.dtype
+) -> Labelled:
+    valid = torch.ones(len(anchors), len(candidates), dtype=torch.bool, device=candidates.device)
+    if own is not None:
+        valid = valid.scatter(1, own.unsqueeze(1), False)
+    if relation is None:
+        positive = anchors.unsqueeze(1) == candidates.unsqueeze(0)
+        positive = positive if own is None else positive & valid
+        return Labelled(positive, valid, positive)
+    if sets.proxies == "anchors":
+        Y = relation.to_proxies(candidates, anchors, dtype).T
+    elif sets.proxies == "candidates":
+        Y = relation.to_proxies(anchors, candidates, dtype)
+    else:
+        Y = relation.between(anchors, candidates, dtype) * valid
+        known = relation.known(anchors, candidates)
+        valid = valid if known is None else valid & known
+    return Labelled(Y, valid, valid & (relation.positive_above < Y))
+
+
+def _longest(counts: Tensor) -> int:
+    return max(1, int(counts.max())) if len(counts) else 1
+
+
+def compare_clean(sets: Sets) -> Comparisons:
+    """Anchors with all their candidates: examples, or proxies in one of the two roles."""
+    products, anchors, candidates = sets.products, len(sets.anchors), len(sets.candidates)
+    blocks: list[Rows] = [None]
+    if not torch.compiler.is_compiling() and not is_held(anchors, candidates, sets.anchors):
+        size = rows_in_block(candidates, sets.anchors.device)
+        blocks = [slice(at, at + size) for at in range(0, anchors, size)]
+
+    def compare(rows: Rows, *tensors: Tensor) -> Comparison:
+        labelled = sets.labelled(rows)
+        S, Y, valid = products.rows(rows, *tensors), labelled.Y, labelled.valid
+        return Comparison(*(nearest_center(S, sets.centers), Y[:, :: sets.centers], valid[:, :: sets.centers]))
+
+    return Comparisons(blocks, products.tensors, compare)
+
+
+def nearest_center(S: Tensor, centers: int) -> Tensor:
+    """Similarities to classes (anchors, classes) from those to candidates, of which a class has several or one."""
+    return S if centers == 1 else S.view(len(S), S.shape[1] // centers, centers).max(2).values

@@ -1,6 +1,6 @@
 """Gram matrices and normalisation of embeddings, each with a cheaper backward pass than autograd's.
 
-Each has its plain twin, for second derivatives: see `compute.derivatives`.
+Each has its plain twin, for second derivatives and the compiler: see `compute.derivatives`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
+
+SomeRows = Tensor | slice | None
 
 
 class _Gram(torch.autograd.Function):
@@ -41,26 +43,32 @@ def gram(x: Tensor) -> Tensor:
 
 class _RowsOfGram(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(x, rows)
-        return x.index_select(0, rows) @ x.T
+    def forward(ctx: Any, x: Tensor, rows: Tensor | slice) -> Tensor:
+        ctx.rows = rows
+        ctx.save_for_backward(x)
+        return _plain_rows_of_gram(x, rows)
 
     @staticmethod
     @in_full_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
-        x, rows = ctx.saved_tensors
+        (x,), rows = ctx.saved_tensors, ctx.rows
         if torch.is_grad_enabled():
             return twin_gradients(lambda x: _plain_rows_of_gram(x, rows), [x], [grad])[0], None
-        out: Tensor = grad.T @ x.index_select(0, rows)
-        return out.index_add_(0, rows, grad @ x), None
+        if isinstance(rows, slice):
+            out: Tensor = grad.T @ x[rows]
+            out[rows] += grad @ x
+            return out, None
+        return (grad.T @ x.index_select(0, rows)).index_add_(0, rows, grad @ x), None
 
 
-def _plain_rows_of_gram(x: Tensor, rows: Tensor) -> Tensor:
-    return x.index_select(0, rows) @ x.T
+def _plain_rows_of_gram(x: Tensor, rows: Tensor | slice) -> Tensor:
+    return (x[rows] if isinstance(rows, slice) else x.index_select(0, rows)) @ x.T
 
 
-def rows_of_gram(x: Tensor, rows: Tensor) -> Tensor:
+def rows_of_gram(x: Tensor, rows: SomeRows) -> Tensor:
     """Some rows of x xᵀ; the backward pass forms one tensor of the size of x where autograd forms three."""
+    if rows is None:
+        return gram(x)
     out: Tensor = _plain_rows_of_gram(x, rows) if use_twin() else _RowsOfGram.apply(x, rows)
     return out
 

@@ -16,13 +16,11 @@ A loss has a class here, its name in `__all__` (which makes it one of `metrix.lo
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import nn
 
 from metrix.core.choices import by_name
-from metrix.core.functions import Exponential, Hinge, Log, Log1p, Shortfall, identity, negated
+from metrix.core.functions import Exponential, Hinge, Log, Log1p, identity, negated
 from metrix.core.generic import Row, mean_nonzero, mean_over_anchors, mean_over_present
 from metrix.core.loss import Loss, LossEntry, ProxyAnchorLoss, ProxyCandidateLoss
 from metrix.core.settings import check_margin, check_scale, make_room
@@ -78,9 +76,7 @@ class Contrastive(Loss):
         reductions = {"sum": mean_over_anchors, "mean_nonzero": mean_nonzero}
         reduction, margin = check_name("reduction", reduction, reductions), check_margin("margin", margin)
         super().__init__(Row(identity, identity, identity, negated, Hinge(margin)), reductions[reduction])
-        self.margin = self.threshold = margin
-        self.threshold_row = replace(self.row, rho_pos=Shortfall(margin))  # -x has no similarity to stop at
-        self.reduction = reduction
+        self.margin, self.reduction = margin, reduction
 
 
 class LiftedStructure(Loss):
@@ -118,7 +114,6 @@ class BinomialDeviance(Loss):
     def __init__(self, beta: float = 2.0, gamma: float = 50.0, margin: float = 0.5) -> None:
         super().__init__(similarity_row(beta, gamma, margin, margin, weighted=False))
         self.beta, self.gamma, self.margin = float(beta), float(gamma), float(margin)
-        self.threshold = self.margin
 
 
 class MultiSimilarity(Loss):
@@ -138,7 +133,6 @@ class MultiSimilarity(Loss):
     def __init__(self, beta: float = 18.0, gamma: float = 75.0, margin: float = 0.77) -> None:
         super().__init__(similarity_row(beta, gamma, margin, margin, weighted=True))
         self.beta, self.gamma, self.margin = float(beta), float(gamma), float(margin)
-        self.threshold = self.margin
 
 
 class NCA(Loss):
@@ -202,7 +196,6 @@ class ProxyAnchor(ProxyAnchorLoss):
         proxies = nn.init.kaiming_normal_(make_room(num_classes=num_classes, dim=dim), mode="fan_out")
         super().__init__(row, proxies, reductions[reduction])
         self.beta, self.gamma, self.margin, self.negative_margin = float(beta), float(gamma), margin, negative_margin
-        self.threshold = (margin + negative_margin) / 2
         self.reduction, self.weighted = reduction, weighted
 
     @classmethod

@@ -65,14 +65,33 @@ def unit(embeddings: Tensor) -> Tensor:
     refuse_vmap(embeddings)
     x = at_least_float32(embeddings)
     norm: Tensor = torch.linalg.vector_norm(x.detach(), dim=1, keepdim=True)
-    usable = (norm > torch.finfo(x.dtype).tiny) & (norm < torch.inf)  # false for NaN
-    if not bool(usable.all()):
-        rows = (~usable).flatten().nonzero().flatten().tolist()
-        raise EmbeddingError(
-            f"embeddings: expected finite, non-zero vectors, got NaN, infinite or zero norm in {len(rows)} of {len(x)} "
-            f"(rows {first_few(rows)}); look for a diverged model or an empty input"
-        )
+    if values_are_at_hand(norm):
+        refuse_unusable(norm)
     return divide_by_norm(x, norm)
+
+
+def values_are_at_hand(x: Tensor) -> bool:
+    """Whether a branch may depend on the values of a tensor: on the CPU, and not while the compiler traces.
+
+    Elsewhere a question to the device would wait for it. What is wrong there shows in the loss, which is not a number,
+    and in `StepOutput.read`.
+    """
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def unusable_rows(norm: Tensor) -> Tensor:
+    """Which embeddings, by their norms (n, 1), have no direction: bool (n,)."""
+    return ~((norm > torch.finfo(norm.dtype).tiny) & (norm < torch.inf)).flatten()  # true for NaN
+
+
+def refuse_unusable(norm: Tensor) -> None:
+    """Raise an error that names the embeddings with a norm (n, 1) that is NaN, infinite or zero."""
+    rows = unusable_rows(norm).nonzero().flatten().tolist()
+    if rows:
+        raise EmbeddingError(
+            f"embeddings: expected finite, non-zero vectors, got NaN, infinite or zero norm in {len(rows)} of "
+            f"{len(norm)} (rows {first_few(rows)}); look for a diverged model or an empty input"
+        )
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -81,7 +100,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def check_labels(labels: Tensor, embeddings: Tensor, num_classes: int | None = None, of: str = "proxies") -> Tensor:
-    """The labels (n,) in int64, beside the embeddings; with `num_classes`, they must lie below it.
+    """The labels (n,) in int64, where they are; with `num_classes`, they are brought to the host and must lie below it.
 
     Args:
         labels: what was given: integers of any kind, or names of classes.
@@ -100,8 +119,10 @@ def check_labels(labels: Tensor, embeddings: Tensor, num_classes: int | None = N
         raise ShapeError(f"labels: expected a tensor of shape ({n},) for {n} embeddings, got {tuple(labels.shape)}")
     if labels.dtype not in INTEGERS:
         raise LabelError(f"labels: expected integers, such as torch.int64, got {labels.dtype}")
-    labels = labels.to(device=embeddings.device, dtype=torch.int64)
-    if num_classes is not None and n:
+    labels = labels.to(torch.int64)
+    if num_classes is not None or labels.device != embeddings.device:
+        labels = labels.to("cpu")
+    if num_classes is not None and n and not torch.compiler.is_compiling():
         low, high = (int(edge) for edge in labels.aminmax())
         if high >= NAMED:
             raise LabelError(
@@ -117,12 +138,12 @@ def check_labels(labels: Tensor, embeddings: Tensor, num_classes: int | None = N
 
 
 def check_lam(lam: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """λ expanded to a shape, such as (left, right), from one number or a tensor of that shape; all in [0, 1]."""
+    """λ as given: one number, or a tensor of a shape such as (left, right); all in [0, 1]."""
     if lam.ndim != 0 and tuple(lam.shape) != shape:
         raise ShapeError(f"lam: expected one number or a tensor of shape {shape}, got shape {tuple(lam.shape)}")
-    if not bool(((lam >= 0) & (lam <= 1)).all()):
+    if values_are_at_hand(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
         raise ShapeError(f"lam: expected numbers from 0 to 1, got {float(lam.min()):g} to {float(lam.max()):g}")
-    return lam.expand(shape)
+    return lam
 
 
 def refuse_indices(indices_tuple: object, why: str = "all pairs of the batch are used") -> None:

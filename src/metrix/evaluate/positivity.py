@@ -102,7 +102,8 @@ def positivity(
     """
     import torch
 
-    from metrix.core.pairs import PAIR_KINDS, mixing_pairs
+    from metrix.core.comparison import pick
+    from metrix.core.pairs import PAIR_KINDS, mixing_pairs, plan_pairs
     from metrix.core.sets import Sets
 
     given = np.atleast_1d(np.asarray(lams, dtype=np.float64))
@@ -127,16 +128,18 @@ def positivity(
     tally = _Tally(len(given))
     for rows in _batches(number, batch_size, per_class, rng):
         sets = Sets.of_examples(torch.from_numpy(vectors.unit(rows)), torch.from_numpy(number[rows]))
-        pairs = list(mixing_pairs(PAIR_KINDS["pos-neg"], sets, hardest=None, similarity=None))
-        if not pairs:
-            continue
+        kind, G = PAIR_KINDS["pos-neg"], sets.similarity
+        blocks = [
+            (mixing_pairs(kind, plan._replace(places=None), sets, None, G), pick(G, plan.rows))
+            for plan in plan_pairs(kind, sets, hardest=None)
+        ]
         first = torch.zeros(len(rows), len(rows), dtype=torch.int64)  # (i, j) which λ comes first
         if lam_per == "pair":
             first = torch.from_numpy(rng.integers(len(given), size=first.shape))
-        for block, turn in product(pairs, range(len(given))):
-            point = block.of_pair((first + turn) % len(given))  # (anchors, positives, negatives)
-            S = _similarities(block, sets.similarity, points[point], renormalise).flatten(1)
-            valid, point = block.valid().expand_as(point).flatten(1), point.flatten(1)  # (anchors, pairs)
+        for (pairs, A), turn in product(blocks, range(len(given))):
+            point = pairs.of_pair((first + turn) % len(given))  # (anchors, positives, negatives)
+            S = _similarities(pairs, G, A, points[point], renormalise).flatten(1)
+            valid, point = pairs.valid.expand_as(point).flatten(1), point.flatten(1)  # (anchors, pairs)
             slope = _slope(loss, S, points[point], valid)
             defined = valid & _defined(loss, points[point], valid)[:, None]
             tally.add(point, valid, defined, slope, threshold[point] >= S)
@@ -185,12 +188,12 @@ def _batches(
     yield from np.array_split(rows, np.arange(batch_size, len(rows), batch_size))
 
 
-def _similarities(pairs: MixingPairs, G: Tensor, lam: Tensor, renormalise: bool) -> Tensor:
-    """s(a,v) (anchors, positives, negatives) from the similarities G of a batch and the λ of each pair."""
+def _similarities(pairs: MixingPairs, G: Tensor, A: Tensor, lam: Tensor, renormalise: bool) -> Tensor:
+    """s(a,v) (anchors, positives, negatives) from similarities G of the batch and A of the anchors."""
     from metrix.core.closed_form import inverse_norms, mixed_similarity
 
     norms = inverse_norms(pairs.of_pair(G), lam) if renormalise else None
-    return mixed_similarity(pairs.of_left(G, None), pairs.of_right(G), lam, norms)
+    return mixed_similarity(pairs.of_left(A, None), pairs.of_right(A), lam, norms)
 
 
 def _slope(loss: AnchorLoss, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:

@@ -78,7 +78,9 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
         objective: Objective = Clean(loss)
     else:
         check_mixing(mixing)
-        objective = METHODS[mixing.mixup_method].build(loss, mixing, generator)
+        method = METHODS[mixing.mixup_method]
+        settings = {parameter: getattr(mixing, key) for parameter, key in method.settings.items()}
+        objective = method.make(loss, generator=generator, **settings)
     if train.memory is None:
         if train.memory_after > 0:
             raise InvalidInput(
@@ -107,11 +109,6 @@ def check_mixing(mixing: Mixing) -> None:
             raise InvalidInput(f"{key}: expected {expected} with mixup_method {name!r}, got {value}; {why}")
     if name != "metrix" and len(mixing.mixup) > 1:
         raise InvalidInput(f"mixup: expected one type with mixup_method {name!r}, got {mixing.mixup}")
-    if name != "metrix" and mixing.target != "paper":
-        raise InvalidInput(
-            f"target: expected 'paper' with mixup_method {name!r}, got {mixing.target!r}; only 'metrix' has mixed "
-            "examples with a threshold"
-        )
     if name != "imix" and mixing.instance_temperature is not None:
         raise InvalidInput(
             f"instance_temperature: expected nothing with mixup_method {name!r}, got {mixing.instance_temperature}; "

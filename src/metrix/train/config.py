@@ -213,15 +213,7 @@ class Mixing(ConfigSection):
     hard_negatives: tuple[int | None, ...] | None = Field(
         None, description="mix only with the k hardest negatives, or all; one value per mixup type"
     )
-    lam_per: Literal["pair", "batch", "expected"] = Field(
-        "pair", description="draw one λ for each pair or batch, or none: the loss is its expectation over λ"
-    )
-    lam_nodes: int = Field(8, ge=1, description="with --lam-per expected: values of λ to average over")
-    target: Literal["paper", "interpolated"] = Field(
-        "paper", description="threshold of a mixed example: that of the loss, or one that follows λ"
-    )
-    target_pos: float = Field(0.9, gt=-1, le=1, description="interpolated target: similarity of positives at rest")
-    target_neg: float = Field(0.5, gt=-1, lt=1, description="interpolated target: similarity of negatives at rest")
+    lam_per: Literal["pair", "batch"] = Field("pair", description="draw one λ for each pair or batch")
     mix: Literal["local", "global"] = Field(
         "local", description="with several processes: mix features and inputs within a process or across all"
     )

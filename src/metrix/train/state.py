@@ -46,7 +46,7 @@ class NetworkWithLoss(nn.Module):
 
         Everything that the host asks of a step is in this tensor, so that it asks once: see `StepGuard.read`.
         """
-        out = self.objective.step(self.network, inputs, labels.to(inputs.device))
+        out = self.objective.step(self.network, inputs, labels)
         values = torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
         separation = self.probe(out.embeddings, labels)
         return values if separation is None else torch.cat([values, separation.to(values.dtype)])

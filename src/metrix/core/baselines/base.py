@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from metrix.core.similarity import gram
 from metrix.core.tensors import as_tensor
-from metrix.core.validation import check_labels, refuse_indices, unit, warn_unusable
+from metrix.core.validation import check_labels, refuse_indices, unit, values_are_at_hand, warn_unusable
 
 
 class Baseline(nn.Module):
@@ -30,12 +30,12 @@ class Baseline(nn.Module):
         embeddings = as_tensor("embeddings", embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             x = unit(embeddings)
-            return self.of_vectors(x, self.labels(labels, x))
+            return self.of_vectors(x, self.labels(labels, x).to(x.device))
 
     def of_vectors(self, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of vectors as they are; zero, with a warning once, if the batch has none of its terms."""
-        value, usable = self.of_unit(x, labels)
-        if not bool(usable):
+        value, usable = self.of_unit(x, labels.to(x.device))
+        if values_are_at_hand(value) and not bool(usable):
             if not self._warned:
                 warn_unusable(self, len(x), self.needs)
             self._warned = True

@@ -1,24 +1,55 @@
-"""Two limits that bound the memory of a loss: what is held in one piece, and what is computed at a time."""
+"""Two limits that bound the memory of a loss: what is held in one piece, and what is computed at a time.
+
+A CPU has fixed ones. Those of an accelerator follow from the memory that it has free when a loss is first computed.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
 from torch import Tensor
 
 # Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
 HELD = 2**24
-# Similarities evaluated at a time. About twenty numbers live for each of them in forward and backward.
+# Similarities evaluated at a time.
 BLOCK = 2**22
+# Bytes that live for each similarity in forward and backward: about twenty numbers of float32.
+LIVE = 80
+# Similarities at a time on an accelerator that does not say how much memory it has free.
+UNKNOWN = 2**25
 
 
 def is_held(rows: int, columns: int, like: Tensor) -> bool:
     """Whether a matrix of this size, with the numbers of `like`, is held in one piece."""
-    return rows * columns * like.element_size() <= HELD
+    most = HELD if like.device.type == "cpu" else 4 * block_on(like.device)
+    return rows * columns * like.element_size() <= most
 
 
-def rows_in_block(per_row: int) -> int:
+def rows_in_block(per_row: int, device: torch.device | None = None) -> int:
     """How many rows of `per_row` numbers make a block; one at least.
 
     >>> rows_in_block(2**20), rows_in_block(2**30)
     (4, 1)
     """
-    return max(1, BLOCK // max(1, per_row))
+    most = BLOCK if device is None or device.type == "cpu" else block_on(device)
+    return max(1, most // max(1, per_row))
+
+
+@cache
+def block_on(device: torch.device) -> int:
+    """Similarities that an accelerator evaluates at a time: a quarter of the memory that is free now."""
+    free = _free_bytes(device)
+    return UNKNOWN if free is None else max(BLOCK, free // 4 // LIVE)
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    try:
+        if device.type == "cuda":
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            return torch.cuda.mem_get_info(device)[0] + unused
+        if device.type == "mps":
+            return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    except (RuntimeError, AssertionError, AttributeError):  # the device is there by name only
+        pass
+    return None

@@ -1,8 +1,8 @@
 """What the hand-written gradients of this package share: second derivatives, `torch.func` and autocast.
 
 An autograd function with a backward pass of its own has a plain twin, the same computation in differentiable
-operations of torch. The twin takes over where a gradient is differentiated again (`create_graph=True`), and under the
-transforms of `torch.func`. So second derivatives are those of autograd; only first ones are faster than its.
+operations of torch. The twin takes over where a gradient is differentiated again (`create_graph=True`), under the
+transforms of `torch.func` and in the compiler. So second derivatives are those of autograd; only first ones are faster.
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ Backward = TypeVar("Backward", bound=Callable[..., Any])
 
 
 def use_twin() -> bool:
-    """Whether a transform of `torch.func` runs, which takes no autograd functions of this kind."""
+    """Whether a transform of `torch.func` or the compiler runs, which take no autograd functions of this kind."""
+    return torch.compiler.is_compiling() or transforms_are_active()
+
+
+def transforms_are_active() -> bool:
+    """Whether a transform of `torch.func` runs."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active
 
 
 def refuse_vmap(x: Tensor) -> None:
     """Raise an error for a batch of batches under `torch.func.vmap`: how many pairs there are depends on labels."""
+    if torch.compiler.is_compiling():
+        return
     functorch = torch._C._functorch
-    while use_twin() and functorch.is_functorch_wrapped_tensor(x):
+    while transforms_are_active() and functorch.is_functorch_wrapped_tensor(x):
         if functorch.is_batchedtensor(x):
             raise MetrixError("torch.func.vmap: expected one batch, got several; call the loss for each of them")
         x = functorch.get_unwrapped(x)
@@ -44,6 +51,8 @@ def twin_gradients(
         inputs: tensors as they were saved; None, and what needs no gradient, gets None.
         grads: of the outputs.
     """
+    # a view of each: a tensor that is given twice has two gradients, which autograd would add up for both
+    inputs = [x if x is None or not x.requires_grad else x.view_as(x) for x in inputs]
     found: list[Tensor | None] = [None] * len(inputs)
     wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
     outputs = twin(*inputs)

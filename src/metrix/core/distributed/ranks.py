@@ -87,7 +87,8 @@ class Ranks:
 
     def own_generator(self, generator: torch.Generator | None) -> torch.Generator:
         """A generator of this process alone, seeded with one draw of the generator that all have in common."""
-        seed = int(torch.randint(2**62, (), generator=generator))
+        at = torch.device("cpu") if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=at))
         return torch.Generator().manual_seed(seed + self.rank)
 
     def division(self, own: int, device: torch.device) -> Division:
@@ -98,13 +99,14 @@ class Ranks:
         dist.all_gather_into_tensor(counts, counts.new_tensor([own]), group=self.group)
         return Division(tuple(counts.tolist()), self)
 
-    def add_up(self, totals: Totals, anchors: int) -> tuple[Totals, int]:
+    def add_up(self, totals: Totals, anchors: int | Tensor) -> tuple[Totals, int | Tensor]:
         """Sums and counts of all processes, and the number of all anchors, from those of this one."""
         if self.alone:
             return totals, anchors
-        numbers = torch.cat([totals.counts, totals.anchors.reshape(1), totals.counts.new_tensor([anchors])])
+        own = torch.as_tensor(anchors).to(totals.counts)
+        numbers = torch.cat([totals.counts, totals.anchors.reshape(1), own.reshape(1)])
         sums, numbers = _AddedUp.apply(totals.sums, numbers, self)
-        return Totals(sums, numbers[:-2], numbers[-2]), int(numbers[-1])
+        return Totals(sums, numbers[:-2], numbers[-2]), numbers[-1]
 
 
 ALONE = Ranks()

@@ -49,22 +49,21 @@ class Drawing:
 
     alpha: float
     lam_per: str
-    method: str
 
     def __post_init__(self) -> None:
-        check_drawing(self.alpha, self.lam_per, drawn_by=self.method)
+        check_drawing(self.alpha, self.lam_per)
 
     def __call__(
         self, shape: tuple[int, ...], like: Tensor, given: float | Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
         """λ of a shape, unless it is given as a number or a tensor of that shape."""
-        return Factors(given, float(self.alpha), self.lam_per == "pair", generator, like).matrix(shape)
+        return Factors(given, float(self.alpha), self.lam_per == "pair", generator, like).of(*shape).rows()
 
 
 def draw_partners(labels: Tensor, generator: torch.Generator | None) -> Tensor | None:
     """For each example another one of a different class, drawn uniformly: (n,); None if there is one class only.
 
-    In the order of classes, the examples of other classes are all but one stretch.
+    In the order of classes, the examples of other classes are all but one stretch. Labels and partners are on the host.
     """
     n = len(labels)
     _, number, counts = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -73,7 +72,7 @@ def draw_partners(labels: Tensor, generator: torch.Generator | None) -> Tensor |
     if int(others[0]) == 0:
         return None
     at = torch.device("cpu") if generator is None else generator.device
-    uniform = torch.rand(n, generator=generator, device=at, dtype=torch.float64).to(labels.device)
+    uniform = torch.rand(n, generator=generator, device=at).to("cpu", torch.float64)
     place = (uniform * others).long().clamp_max_(others - 1)
     place += torch.where(place >= start, own, 0)
     found: Tensor = number.argsort(stable=True)[place]

@@ -14,20 +14,23 @@ classmates are left out, or share the label of their class. Without classmates b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from metrix.core.choices import find
+from metrix.core.choices import find_several
 from metrix.core.closed_form import Interpolated
-from metrix.core.compute.blocks import is_held, rows_in_block
-from metrix.core.compute.stream import sum_over_blocks
+from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick, to_device
+from metrix.core.compute.blocks import rows_in_block
 from metrix.core.distributed.ranks import Batch, Gathering
-from metrix.core.generic import Totals, weights
-from metrix.core.loss import Loss
+from metrix.core.functions import Exponential, Linear, Log, identity
+from metrix.core.generic import Row
+from metrix.core.loss import Loss, LossValue
+from metrix.core.metrix import MixingObjective
 from metrix.core.mixed import Mixture
-from metrix.core.mixing_objective import MixingObjective
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
-from metrix.core.objective import Method, MixingSettings
+from metrix.core.objective import Method
 from metrix.core.rivals.base import Drawing, as_pair_loss, draw_partners
 from metrix.core.sets import Sets
 from metrix.core.settings import check_generator, check_scale, check_weight
@@ -61,7 +64,7 @@ class IMix(MixingObjective):
     def __init__(
         self,
         loss: nn.Module,
-        mixup: str = "input",
+        mixup: str | Sequence[str] = "input",
         strength: float = 0.4,
         alpha: float = 1.0,
         lam_per: str = "pair",
@@ -72,14 +75,16 @@ class IMix(MixingObjective):
     ) -> None:
         super().__init__()
         self.loss: Loss = as_pair_loss(loss, "IMix")
-        find("mixup", mixup, MIXUP_TYPES)
+        types = find_several("mixup", mixup, MIXUP_TYPES)
+        if len(types) > 1:
+            raise InvalidInput(f"mixup: expected one type with IMix, got {types}")
         check_name("targets", targets, TARGETS)
         if temperature is not None:
             temperature = check_scale("temperature", temperature)
         if temperature is not None and targets == "classes":
             raise InvalidInput("temperature with targets='classes': cross-entropy has one class for each instance")
-        self.drawing = Drawing(alpha, lam_per, "IMix")
-        self.mixup, self.targets, self.temperature = mixup, targets, temperature
+        self.drawing = Drawing(alpha, lam_per)
+        self.mixup, self.targets, self.temperature = types[0], targets, temperature
         self.strength, self.generator = check_weight("strength", strength), check_generator(generator)
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
 
@@ -94,64 +99,59 @@ class IMix(MixingObjective):
 
     def mixed_of(
         self, model: SplitModel | None, source: Tensor, batch: Batch, sets: Sets, mixup: str, kind: str
-    ) -> tuple[Tensor, int]:
-        """The loss of mixed anchors, and how many were left out."""
+    ) -> LossValue:
+        """The loss of mixed anchors."""
         gather = Gathering(batch.division)  # partners are drawn from all of the batch
         mixture = MIXUP_TYPES[mixup].mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
         with torch.autocast(batch.embeddings.device.type, enabled=False):
-            mixed, left_out = self.mixed(mixture, sets, sets.example_labels)
-        return gather.tie(mixed), left_out
+            found = self.mixed(mixture, sets)
+        return found._replace(value=gather.tie(found.value))
 
     def mixed(
-        self,
-        mixture: Mixture,
-        sets: Sets,
-        labels: Tensor,
-        lam: float | Tensor | None = None,
-        others: Tensor | None = None,
-    ) -> tuple[Tensor, int]:
-        """The loss of the mixed anchors, and how many were left out; λ and partners are drawn unless given."""
-        x, n, i = sets.examples, len(labels), sets.own
-        assert i is not None, "anchors are examples"
-        j = draw_partners(labels, self.generator) if others is None else others
-        if j is None:  # one class: no negatives
-            none = torch.zeros(1, dtype=torch.int64, device=x.device)
-            return self.loss.conclude(
-                Totals(x.new_zeros(1), none, none[0]), len(i), x, ranks=sets.ranks, part="mixed loss"
-            )
-        share = self.drawing((n,), x, lam, self.generator)
-        j, share = j[i], torch.maximum(share, 1.0 - share)[i]
-        if isinstance(mixture, Interpolated):
+        self, mixture: Mixture, sets: Sets, lam: float | Tensor | None = None, others: Tensor | None = None
+    ) -> LossValue:
+        """The loss of the mixed anchors; λ and partners, which are on the host, are drawn unless given."""
+        x, own, device = sets.examples, sets.own, sets.examples.device
+        assert own is not None, "anchors are examples"
+        partners = draw_partners(sets.on_host()[1], self.generator) if others is None else others
+        share = self.drawing((len(x),), x, lam, self.generator)
+        alone = partners is None  # one class: no negatives
+        i, j = to_device([own, own if partners is None else partners[own]], device)
+        assert i is not None
+        assert j is not None
+        share = torch.maximum(share, 1.0 - share).index_select(0, i)
+        if alone:
+            V = x.index_select(0, i)
+        elif isinstance(mixture, Interpolated):
             u = mixture.vectors
             mixed = torch.lerp(u.index_select(0, j), u.index_select(0, i), share.unsqueeze(1))
             V = _normalised(mixed, u.detach().square().sum(1).max())
         else:
             V = mixture.embed(i, j, share).to(x.dtype)
-        rows = torch.arange(len(i), device=x.device)
-        totals = sum_over_blocks(
-            lambda rows, V, x: self._totals(sets.part(rows, V, x), share[rows], i[rows], j[rows]),
-            [rows] if is_held(len(i), n, x) else torch.split(rows, rows_in_block(n)),
-            [V, x],
-            self.loss.learnable(),
-        )
-        return self.loss.conclude(totals, len(i), x, ranks=sets.ranks, part="mixed loss")
+        products = Products.of(V, x)
 
-    def _totals(self, sets: Sets, lam: Tensor, i: Tensor, j: Tensor) -> Totals:
-        """The loss of some mixed anchors, those of the examples i, with the whole clean batch."""
-        S, row = sets.similarity, torch.arange(len(i), device=i.device)
-        share, other = lam.unsqueeze(1), sets.candidate_labels[j].unsqueeze(1)
-        mates, others_mates = sets.same, sets.candidate_labels.unsqueeze(0) == other  # the two examples included
+        def compare(rows: Rows, *tensors: Tensor) -> Comparison:
+            S, lam = products.rows(rows, *tensors), pick(share, rows).unsqueeze(1)
+            Y, valid = self._labels(sets, lam, pick(i, rows), pick(j, rows))
+            return Comparison(S, Y, torch.zeros_like(valid) if alone else valid)
+
+        size = rows_in_block(len(x), device)
+        blocks: list[Rows] = [None] if products.held else [slice(at, at + size) for at in range(0, len(i), size)]
+        loss = self.loss if self.temperature is None else _CrossEntropy(self.temperature)
+        totals = loss.over(Comparisons(blocks, products.tensors, compare))
+        return self.loss.conclude(totals, len(i), sets.ranks, "mixed loss")
+
+    def _labels(self, sets: Sets, lam: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        """Y and valid of all examples for some mixed anchors, those of the examples i and j."""
+        _, labels, _ = sets.on_device()
+        mates, others_mates = (labels[end].unsqueeze(1) == labels.unsqueeze(0) for end in (i, j))  # both included
         if self.targets == "classes":
-            Y, valid = mates * share + others_mates * (1.0 - share), torch.ones_like(mates)
-        else:
-            Y, valid = torch.zeros_like(S), ~(mates | others_mates)
-            Y[row, i], Y[row, j] = lam, 1.0 - lam
-            valid[row, i] = valid[row, j] = True
-        if self.temperature is None:
-            return self.loss.reduce(self.loss.row, S, weights(Y, valid, self.loss.row.include_positive))
-        z = (S / self.temperature).masked_fill(~valid, -torch.inf).log_softmax(1)
-        count = torch.tensor(len(i), device=i.device)
-        return Totals(-(lam * z[row, i] + (1.0 - lam) * z[row, j]).sum().reshape(1), count.reshape(1), count)
+            return mates * lam + others_mates * (1.0 - lam), torch.ones_like(mates)
+        ends = torch.stack([i, j], 1)
+        Y = torch.zeros(mates.shape, dtype=lam.dtype, device=lam.device).scatter(
+            1, ends, torch.cat([lam, 1.0 - lam], 1)
+        )
+        return Y, (~(mates | others_mates)).scatter(1, ends, True)
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How mixed anchors are computed with this model."""
@@ -165,6 +165,14 @@ class IMix(MixingObjective):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
+class _CrossEntropy(Loss):
+    """The published loss: Σ_x -Y log softmax(s/T), over the instances x that count."""
+
+    def __init__(self, temperature: float) -> None:
+        scale = 1.0 / temperature
+        super().__init__(Row(identity, identity, Log(), Linear(-scale), Exponential(scale), include_positive=True))
+
+
 def _normalised(V: Tensor, scale: Tensor) -> Tensor:
     """Mixtures, of vectors with squared norms up to `scale`, brought to unit norm.
 
@@ -175,23 +183,15 @@ def _normalised(V: Tensor, scale: Tensor) -> Tensor:
     return V * torch.where(vanishes, 0.0, torch.rsqrt(torch.where(vanishes, 1.0, squared)))
 
 
-def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> IMix:
-    return IMix(
-        loss,
-        mixup=settings.mixup[0],
-        strength=settings.strength,
-        alpha=settings.alpha,
-        lam_per=settings.lam_per,
-        temperature=settings.instance_temperature,
-        generator=generator,
-    )
-
-
 IMIX = Method(
     "imix",
     "mixed anchors against the clean batch, labels interpolated over instances",
     "Lee et al., ICLR 2021",
-    build=_build,
+    make=IMix,
+    settings={
+        **{name: name for name in ("mixup", "strength", "alpha", "lam_per")},
+        "temperature": "instance_temperature",
+    },
     losses="pairs",
     mixup=tuple(MIXUP_TYPES),
     pairs=("anc-neg",),

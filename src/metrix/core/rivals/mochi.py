@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from metrix.core.choices import find_several
 from metrix.core.closed_form import inverse_norms, mixed_similarity
-from metrix.core.compute.stream import sum_over_blocks
-from metrix.core.generic import Totals, Weights
+from metrix.core.comparison import Comparison, Comparisons, Rows, pick
+from metrix.core.compute.blocks import rows_in_block
 from metrix.core.loss import Loss
-from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
-from metrix.core.pairs import PAIR_KINDS, MixingPairs, mixing_pairs, rows_of
+from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method
+from metrix.core.pairs import PAIR_KINDS, PairPlan, mixing_pairs
 from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.sets import Sets
 from metrix.core.settings import check_generator
@@ -58,7 +58,7 @@ class MoCHi(EmbeddingObjective):
         self,
         loss: nn.Module,
         pairs: str | Sequence[str] = KINDS,
-        hard_negatives: int = HARDEST,
+        hard_negatives: int | Sequence[int] | None = HARDEST,
         alpha: float = 1.0,
         lam_per: str = "pair",
         generator: torch.Generator | None = None,
@@ -66,51 +66,58 @@ class MoCHi(EmbeddingObjective):
         super().__init__()
         self.loss: Loss = as_pair_loss(loss, "MoCHi")
         self.pairs = find_several("pairs of MoCHi", pairs, {kind: PAIR_KINDS[kind] for kind in KINDS})
+        if isinstance(hard_negatives, Sequence) and not isinstance(hard_negatives, str | bytes):
+            if len(hard_negatives) != 1 or hard_negatives[0] is None:
+                raise InvalidInput(f"hard_negatives: expected one number with MoCHi, got {hard_negatives}")
+            hard_negatives = hard_negatives[0]
+        hard_negatives = HARDEST if hard_negatives is None else hard_negatives
         self.hard_negatives = check_integer("hard_negatives", hard_negatives, least=1)
-        self.drawing, self.generator = Drawing(alpha, lam_per, "MoCHi"), check_generator(generator)
+        self.drawing, self.generator = Drawing(alpha, lam_per), check_generator(generator)
         self.kinds = "+".join(self.pairs)
 
     def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> EmbeddingLoss:
         """The loss with synthetic negatives, and without. `lam`, a number or a (n, n) tensor, is drawn by default."""
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
-        n, G = len(x), sets.similarity  # taken with its graph before the clean loss, which is for the log only
-        with torch.no_grad():
-            clean, _ = self.loss.clean(sets)
-        factors = {kind: self.drawing((n, n), x, lam, self.generator) for kind in self.pairs}
-        value, left_out = self.loss.conclude(self._totals(sets, G, factors), n, x)
-        return EmbeddingLoss(value, clean, left_out)
+        factors = {kind: self.drawing((len(x), len(x)), x, lam, self.generator) for kind in self.pairs}
+        found = self.loss.conclude(self.loss.over(self._compare(sets, factors)), len(x))
+        with torch.no_grad():  # for the log only
+            clean = self.loss.clean(sets)
+        return EmbeddingLoss(found.value, clean.value, found)
 
-    def _totals(self, sets: Sets, G: Tensor, factors: dict[str, Tensor]) -> Totals:
-        x, fixed = sets.anchors, G.detach()
+    def _compare(self, sets: Sets, factors: dict[str, Tensor]) -> Comparisons:
+        """Anchors with the examples and, after them, the synthetic negatives of each kind."""
         if "anc-neg" in factors:
             factors["anc-neg"] = factors["anc-neg"] / 2
-        norms = {kind: inverse_norms(fixed, lam) for kind, lam in factors.items()}
-        widest = PAIR_KINDS["neg-neg" if "neg-neg" in factors else "anc-neg"]
-        mixing = list(mixing_pairs(widest, sets, self.hard_negatives, fixed))
-        without = sets.negative.sum(1) == 0  # anchors that have nothing to mix
-        blocks: list[MixingPairs | Tensor] = [*mixing, *([without.nonzero().flatten()] if bool(without.any()) else [])]
-        row, reduce = self.loss.row, self.loss.reduce
-        positive = sets.positive.to(G.dtype)
-        negative = torch.ones_like(positive) if row.include_positive else sets.negative.to(G.dtype)
+        kinds = {name: PAIR_KINDS[name] for name in factors}
+        widest = max(kinds.values(), key=lambda kind: not kind.with_anchor)
+        width = min(self.hard_negatives, len(sets.candidates))
+        size = rows_in_block(max(len(sets.candidates), widest.pairs_of_anchor(width, width)), sets.anchors.device)
+        n = len(sets.anchors)
+        blocks: list[Rows] = [None] if size >= n else [slice(at, min(at + size, n)) for at in range(0, n, size)]
+        G, x = sets.similarity, sets.anchors
+        fixed = G.detach()
+        norms = {name: inverse_norms(fixed, lam) for name, lam in factors.items()}
 
-        def block_totals(block: MixingPairs | Tensor, G: Tensor, one_sided: Tensor) -> Totals:
-            rows = block if isinstance(block, Tensor) else block.rows
-            S, pos, neg = [rows_of(G, rows)], [rows_of(positive, rows)], [rows_of(negative, rows)]
-            if not isinstance(block, Tensor):
-                for kind, lam in factors.items():
-                    of_kind = PAIR_KINDS[kind]
-                    pairs = MixingPairs(rows, None if of_kind.with_anchor else block.left, block.right, of_kind)
-                    left = pairs.of_left(one_sided, one_sided.diagonal())
-                    synthetic = mixed_similarity(
-                        left, pairs.of_right(one_sided), pairs.of_pair(lam), pairs.of_pair(norms[kind])
-                    )
-                    S.append(synthetic.flatten(1))
-                    neg.append(pairs.valid().to(G.dtype).expand_as(synthetic).flatten(1))
-                    pos.append(G.new_zeros(()).expand_as(neg[-1]))
-            return reduce(row, torch.cat(S, 1), Weights(torch.cat(pos, 1), torch.cat(neg, 1)))
+        def compare(rows: Rows, G: Tensor, one_sided: Tensor) -> Comparison:
+            labelled = sets.labelled(rows)
+            some, towards = pick(G, rows), pick(one_sided, rows)
+            S, valid = [some], [labelled.valid]
+            own = one_sided.diagonal()[slice(None) if rows is None else rows]
+            for name, kind in kinds.items():
+                plan = PairPlan(rows, None, None, None, None)  # type: ignore[arg-type]
+                pairs = mixing_pairs(kind, plan, sets, self.hard_negatives, some)
+                lam, norm = (pick(m[name], rows) if kind.with_anchor else m[name] for m in (factors, norms))
+                synthetic = mixed_similarity(
+                    pairs.of_left(towards, own), pairs.of_right(towards), pairs.of_pair(lam), pairs.of_pair(norm)
+                )
+                S.append(synthetic.flatten(1))
+                valid.append(pairs.valid.expand_as(synthetic).flatten(1))
+            counts = torch.cat(valid, 1)
+            Y = torch.cat([labelled.Y, *(torch.zeros_like(v) for v in valid[1:])], 1)
+            return Comparison(torch.cat(S, 1), Y, counts)
 
-        return sum_over_blocks(block_totals, blocks, [G, x @ x.detach().T], self.loss.learnable())
+        return Comparisons(blocks, [G, x @ x.detach().T], compare)
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How synthetic negatives are computed: no model is needed."""
@@ -124,19 +131,12 @@ class MoCHi(EmbeddingObjective):
         return f"pairs={self.pairs}, hard_negatives={self.hard_negatives}"
 
 
-def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> MoCHi:
-    given = settings.hard_negatives or (HARDEST,)
-    k = given[0]
-    if len(given) != 1 or k is None:
-        raise InvalidInput(f"hard_negatives with mixup_method 'mochi': expected one number, got {given}")
-    return MoCHi(loss, settings.pairs, k, settings.alpha, settings.lam_per, generator)
-
-
 MOCHI = Method(
     "mochi",
     "synthetic negatives mixed from the hardest ones, without gradient",
     "Kalantidis et al., NeurIPS 2020",
-    build=_build,
+    make=MoCHi,
+    settings={name: name for name in ("pairs", "hard_negatives", "alpha", "lam_per")},
     losses="pairs",
     mixup=("embed",),
     pairs=KINDS,

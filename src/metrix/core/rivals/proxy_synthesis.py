@@ -14,13 +14,15 @@ partner is drawn among the examples of other classes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from metrix.core.closed_form import inverse_norms, mixed_similarity
-from metrix.core.generic import Weights
+from metrix.core.comparison import Comparison, to_device
 from metrix.core.loss import ProxyLoss
-from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
+from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method
 from metrix.core.rivals.base import Drawing, as_proxy_loss, draw_partners
 from metrix.core.settings import check_generator
 from metrix.core.spaces import LogUniform
@@ -56,7 +58,7 @@ class ProxySynthesis(EmbeddingObjective):
     ) -> None:
         super().__init__()
         self.loss: ProxyLoss = as_proxy_loss(loss, "ProxySynthesis")
-        self.drawing = Drawing(alpha, lam_per, "ProxySynthesis")
+        self.drawing = Drawing(alpha, lam_per)
         self.ratio, self.generator = check_number("ratio", ratio, above=0, most=1), check_generator(generator)
 
     def parts(
@@ -69,28 +71,25 @@ class ProxySynthesis(EmbeddingObjective):
         """The loss with synthetic classes, and without; λ and partners are drawn unless given."""
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
-        labels = sets.example_labels
+        labels = sets.example_labels  # on the host, as those of proxies are
+        with torch.no_grad():  # for the log only
+            clean = self.loss.clean(replace(sets))
         j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: nothing to put another one between
-            clean, left_out = self.loss.clean(sets)
-            return EmbeddingLoss(clean, clean, left_out)
-        S = sets.similarity  # taken with its graph before the clean loss, which is for the log only
-        with torch.no_grad():
-            clean, _ = self.loss.clean(sets)
+            found = self.loss.clean(sets)
+            return EmbeddingLoss(found.value, found.value, found)
         count = max(1, int(self.ratio * len(x)))
-        i, j = torch.arange(count, device=x.device), j[:count]
+        i, j = torch.arange(count), j[:count].cpu()
+        of_examples, of_proxies = to_device([torch.stack([i, j]), torch.stack([labels[i], labels[j]])], x.device)
         share = self.drawing((count,), x, lam, self.generator)
-        of_examples, of_proxies = (i, j), (labels[i], labels[j])
         roles = {"examples": of_examples, "proxies": of_proxies}
-        S = _extended(S, sets.anchors, *roles[self.loss.anchor_role], share)
-        S = _extended(S.T, sets.candidates, *roles[self.loss.candidate_role], share).T
-        positive = torch.zeros_like(S, dtype=torch.bool)
-        positive[: len(sets.anchors), : len(sets.candidates)] = sets.positive
-        positive[len(sets.anchors) :, len(sets.candidates) :].fill_diagonal_(True)
-        negative = torch.ones_like(positive) if self.loss.row.include_positive else ~positive
-        totals = self.loss.reduce(self.loss.row, S, Weights(positive.to(S.dtype), negative.to(S.dtype)))
-        value, left_out = self.loss.conclude(totals, len(S), sets.anchors, sets.candidates)
-        return EmbeddingLoss(value, clean, left_out)
+        S = _extended(sets.similarity, sets.anchors, roles[self.loss.anchor_role], share)
+        S = _extended(S.T, sets.candidates, roles[self.loss.candidate_role], share).T
+        synthetic = torch.eye(count, dtype=torch.bool, device=x.device)
+        Y = torch.block_diag(sets.labelled().positive, synthetic)  # type: ignore[no-untyped-call]
+        valid = torch.ones(1, 1, dtype=torch.bool, device=x.device)
+        found = self.loss.conclude(self.loss.reduce(self.loss.row, Comparison(S, Y, valid)), len(S))
+        return EmbeddingLoss(found.value, clean.value, found)
 
     def explain(self, model: AnyModel | None = None) -> str:
         """How synthetic classes are computed: no model is needed."""
@@ -101,23 +100,22 @@ class ProxySynthesis(EmbeddingObjective):
         return f"ratio={self.ratio}"
 
 
-def _extended(S: Tensor, vectors: Tensor, i: Tensor, j: Tensor, lam: Tensor) -> Tensor:
+def _extended(S: Tensor, vectors: Tensor, pairs: Tensor | None, lam: Tensor) -> Tensor:
     """Similarities (rows, columns) of unit `vectors` and, below, of their mixtures λ v_i + (1-λ) v_j, renormalised."""
+    assert pairs is not None
+    i, j = pairs
     products = (vectors.index_select(0, i) * vectors.index_select(0, j)).sum(1)
     norms = inverse_norms(products, lam).unsqueeze(1)
     mixed = mixed_similarity(S.index_select(0, i), S.index_select(0, j), lam.unsqueeze(1), norms)
     return torch.cat([S, mixed])
 
 
-def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> ProxySynthesis:
-    return ProxySynthesis(loss, alpha=settings.alpha, lam_per=settings.lam_per, generator=generator)
-
-
 PROXY_SYNTHESIS = Method(
     "proxy-synthesis",
     "embeddings and proxies of two classes mixed into new classes",
     "Gu et al., AAAI 2021",
-    build=_build,
+    make=ProxySynthesis,
+    settings={name: name for name in ("alpha", "lam_per")},
     losses="proxies",
     mixup=("embed",),
     pairs=("pos-neg", "neg-neg"),

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.baselines import RecallAtK
-from metrix.core.loss import Loss
-from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method, MixingSettings
+from metrix.core.comparison import to_device
+from metrix.core.loss import Loss, LossValue
+from metrix.core.objective import ONE_LOSS, EmbeddingLoss, EmbeddingObjective, Method
 from metrix.core.rivals.base import Drawing, as_pair_loss
 from metrix.core.settings import check_generator
 from metrix.core.spaces import LogUniform
@@ -50,24 +51,26 @@ class SiMix(EmbeddingObjective):
     ) -> None:
         super().__init__()
         self.loss: Loss | RecallAtK = loss if isinstance(loss, RecallAtK) else as_pair_loss(loss, "SiMix")
-        self.drawing, self.generator = Drawing(alpha, lam_per, "SiMix"), check_generator(generator)
+        self.drawing, self.generator = Drawing(alpha, lam_per), check_generator(generator)
 
     def parts(self, embeddings: Tensor, labels: Tensor, lam: float | Tensor | None = None) -> EmbeddingLoss:
         """The loss with virtual examples, and without. `lam`, a number or one for each pair, is drawn by default."""
         x = unit(embeddings)
-        labels = check_labels(labels, x)
-        same = labels.unsqueeze(1) == labels.unsqueeze(0)
-        i, j = same.triu(1).nonzero().unbind(1)
+        labels = check_labels(labels, x).cpu()
+        i, j = (labels.unsqueeze(1) == labels.unsqueeze(0)).triu(1).nonzero().unbind(1)
         share = self.drawing((len(i),), x, lam, self.generator)
-        virtual = torch.lerp(x.index_select(0, j), x.index_select(0, i), share.unsqueeze(1))
+        ends = to_device([i, j], x.device)
+        right, left = (x.index_select(0, end) for end in reversed(ends) if end is not None)
+        virtual = torch.lerp(right, left, share.unsqueeze(1))
         with torch.no_grad():
-            clean, _ = self._of(x, labels)
-        value, left_out = self._of(torch.cat([x, virtual]), torch.cat([labels, labels[i]]))
-        return EmbeddingLoss(value, clean, left_out)
+            clean = self._of(x, labels).value
+        found = self._of(torch.cat([x, virtual]), torch.cat([labels, labels[i]]))
+        return EmbeddingLoss(found.value, clean, None if isinstance(self.loss, RecallAtK) else found)
 
-    def _of(self, x: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+    def _of(self, x: Tensor, labels: Tensor) -> LossValue:
         if isinstance(self.loss, RecallAtK):
-            return self.loss.of_vectors(x, labels), 0
+            value = self.loss.of_vectors(x, labels)
+            return LossValue(value, torch.zeros_like(value), 0)
         return self.loss.clean(self.loss.sets(x, labels))
 
     def explain(self, model: AnyModel | None = None) -> str:
@@ -75,15 +78,12 @@ class SiMix(EmbeddingObjective):
         return "SiMix: one virtual example for each pair of a class, from similarities of clean embeddings."
 
 
-def _build(loss: nn.Module, settings: MixingSettings, generator: torch.Generator | None) -> SiMix:
-    return SiMix(loss, alpha=settings.alpha, lam_per=settings.lam_per, generator=generator)
-
-
 SIMIX = Method(
     "simix",
     "similarities of two examples of a class mixed into one more example of it",
     "Patel et al., CVPR 2022",
-    build=_build,
+    make=SiMix,
+    settings={name: name for name in ("alpha", "lam_per")},
     losses="similarities",
     mixup=("embed",),
     pairs=("pos-pos",),
