@@ -205,7 +205,7 @@ class PotentialField(Loss):
         share = slice(len(p) * rank // size, len(p) * (rank + 1) // size)
         candidates = torch.cat([sets.candidates, p])
         alone = sets.anchors is sets.candidates
-        return replace(
+        whole = replace(
             sets,
             anchors=candidates if alone else torch.cat([sets.anchors, p[share]]),
             candidates=candidates,
@@ -213,6 +213,11 @@ class PotentialField(Loss):
             candidate_labels=torch.cat([sets.candidate_labels, classes]),
             own=torch.cat([sets.own, examples + torch.arange(len(p))[share]]),
         )
+        there = sets.on_device()  # copied for the mixed loss, too; the numbers of proxies are made there
+        numbers = torch.arange(len(p), device=p.device)
+        added = numbers[share] // self.per_class, numbers // self.per_class, examples + numbers[share]
+        whole._on_device = [torch.cat([x, y]) for x, y in zip(there, added, strict=True) if x is not None]
+        return whole
 
 
 PAIR_LOSSES: dict[str, LossEntry] = by_name(

@@ -10,14 +10,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from metrix.core.compute.device_memory import block_bytes
+
 # Bytes of the largest matrix (anchors, candidates) that is held: 2,048 × 2,048 numbers of float32.
 HELD = 2**24
 # Similarities evaluated at a time.
 BLOCK = 2**22
 # Bytes that live for each similarity in forward and backward: about twenty numbers of float32.
 LIVE = 80
-# Similarities at a time on an accelerator that does not say how much memory it has free.
-UNKNOWN = 2**25
 
 
 def is_held(rows: int, columns: int, like: Tensor) -> bool:
@@ -38,18 +38,5 @@ def rows_in_block(per_row: int, device: torch.device | None = None) -> int:
 
 @cache
 def block_on(device: torch.device) -> int:
-    """Similarities that an accelerator evaluates at a time: a quarter of the memory that is free now."""
-    free = _free_bytes(device)
-    return UNKNOWN if free is None else max(BLOCK, free // 4 // LIVE)
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    try:
-        if device.type == "cuda":
-            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            return torch.cuda.mem_get_info(device)[0] + unused
-        if device.type == "mps":
-            return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    except (RuntimeError, AssertionError, AttributeError):  # the device is there by name only
-        pass
-    return None
+    """Similarities that an accelerator evaluates at a time."""
+    return max(BLOCK, block_bytes(device) // LIVE)
