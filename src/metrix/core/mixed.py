@@ -241,12 +241,13 @@ def _embed_anchors(
     assert flat is not None
     V = _embed_pairs(mixture, flat, lam, sets.start, sets)
     any_pair = len(flat) > 0
-    flat = flat if any_pair else flat.new_zeros(1)
+    i, j = flat // lam.shape[1] + sets.start, flat % lam.shape[1]
     share = lam.reshape(-1).index_select(0, flat).unsqueeze(1)
+    if not any_pair:  # one that does not count
+        i, j, share = flat.new_zeros(1), flat.new_zeros(1), lam.new_zeros(1, 1)
 
     def compare(block: slice, V: Tensor, proxies: Tensor) -> Comparison:
-        i, j = flat[block] // lam.shape[1] + sets.start, flat[block] % lam.shape[1]
-        Y = torch.lerp(labels.index_select(0, j), labels.index_select(0, i), share[block])
+        Y = torch.lerp(labels.index_select(0, j[block]), labels.index_select(0, i[block]), share[block])
         S = nearest_center(V[block] @ proxies.T, sets.centers)
         return Comparison(S, Y, torch.full((1, 1), any_pair, dtype=torch.bool, device=device))
 
