@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick
 from metrix.core.factors import Factors
@@ -35,7 +36,8 @@ def inverse_norms(products: Tensor, lam: Tensor, left: Tensor | None = None, rig
         least: Tensor | float = 4.0 * torch.finfo(squared.dtype).eps
     else:
         squared = lam.square() * left[:, None] + (1.0 - lam).square() * right[None, :] + 2.0 * both * products
-        least = 4.0 * torch.finfo(squared.dtype).eps * right.detach().max().clamp_min(torch.finfo(right.dtype).tiny)
+        largest = F.pad(right.detach(), (0, 1), value=torch.finfo(right.dtype).tiny).max()  # of none, in an empty part
+        least = 4.0 * torch.finfo(squared.dtype).eps * largest
     vanishes = squared <= least
     return squared.masked_fill(vanishes, torch.inf).rsqrt()
 
