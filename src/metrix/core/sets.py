@@ -153,6 +153,8 @@ class Sets:
             order = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
             return PositiveLists(order[:, : _longest(counts)], counts)
         order, start, stop = self._stretches()
+        if len(order) == 0:  # a process without examples
+            return PositiveLists(order.view(0, 1), start)
         place = torch.arange(_longest(stop - start if self.own is None else stop - start - 1))
         at = start.unsqueeze(1) + place
         if self.own is not None:  # an anchor is left out of the stretch of its class
