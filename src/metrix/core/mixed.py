@@ -64,6 +64,10 @@ def mixed_loss(
         hardest: how many negatives of an anchor are mixed; None: all.
     """
     anchors: int | Tensor = len(sets.anchors)
+    if len(sets.examples) == 0:  # a process without examples mixes none
+        nothing = sets.anchors.new_zeros(0, 1)
+        totals = loss.reduce(loss.row, Comparison(nothing, nothing, nothing.bool()))
+        return loss.conclude(totals, anchors, sets.ranks, "mixed loss")
     with torch.autocast(sets.anchors.device.type, enabled=False):
         if loss.candidate_role == "proxies":
             compared, anchors = compare_mixed_anchors(loss, mixture, sets, factors, kind, hardest)
