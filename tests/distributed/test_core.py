@@ -14,7 +14,7 @@ from torch import Tensor
 
 from metrix import Metrix
 from metrix.core.generic import Totals
-from metrix.core.loss import Loss
+from metrix.core.loss import Loss, LossValue
 from metrix.errors import InvalidInput
 from tests.losses_table import TABLE
 
@@ -49,9 +49,9 @@ def expected(case: Case, sizes: tuple[int, ...]) -> dict[str, Tensor]:
     clean = objective.loss(network.head(network.features(inputs)), labels)
     totals: list[Totals] = []
 
-    def kept(self: Loss, found: Totals, anchors: int, *graph: Tensor, **_: object) -> tuple[Tensor, int]:
+    def kept(self: Loss, found: Totals, anchors: int | Tensor, *_: object) -> LossValue:
         totals.append(found)
-        return found.sums.sum(), 0
+        return LossValue(found.sums.sum(), found.anchors, anchors)
 
     mixed_of = {"feature": lambda x, y, lam: objective.mixed_features(network, network.features(x), y, lam)}
     mixed_of["input"] = lambda x, y, lam: objective.mixed_inputs(network, x, y, lam)
