@@ -104,9 +104,9 @@ def draw(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Independent draws from Beta(α, α), in one or two axes."""
+    """Independent draws from Beta(α, α), in up to two axes."""
     like = torch.empty((), dtype=dtype, device=device)
-    return Factors(None, alpha, True, generator, like).of(*shape).rows()
+    return Factors(None, alpha, bool(shape), generator, like).of(*shape).rows()
 
 
 def draw_key(generator: torch.Generator | None) -> Tensor:
