@@ -1,7 +1,6 @@
 """Flags from the configuration: every key of `metrix.train.config` becomes one, with its own help text.
 
-Keys that are chosen from a table (loss, mixup type …) name the entries of that table in their help. The tables stand
-beside code that needs torch, so they are read when the help is printed, not when the command is built.
+Keys that are chosen from a table (loss, mixup type …) name its entries in their help.
 """
 
 from __future__ import annotations
@@ -13,24 +12,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from metrix.cli.help import Command
 from metrix.train import config as configuration
+from metrix.train.choices import CHOICES
 
 _PANELS = {"data": "Data", "model": "Model", "loss": "Loss", "mixing": "Mixup", "train": "Training"}
-_CHOICES = "{choices}"  # in a help text: stands for the names of the key's table
-
-
-class ConfigCommand(Command):
-    """A command with flags from the configuration, whose help names the entries of the tables."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
-        for parameter in self.params:
-            text = getattr(parameter, "help", None)
-            if parameter.name is not None and text and _CHOICES in text:
-                names = ", ".join(configuration.choices(parameter.name))
-                parameter.help = text.replace(_CHOICES, names)  # type: ignore[attr-defined]
-        super().format_help(ctx, formatter)
 
 
 def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("data",)) -> Callable[..., None]:
@@ -41,7 +26,7 @@ def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("da
         without: Keys that get no flag.
 
     Returns:
-        A function for `app.command(..., cls=ConfigCommand)`.
+        A function for `app.command(...)`.
     """
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[:-1]
     keys = [key for key in configuration.sections() if key not in without]
@@ -63,11 +48,8 @@ def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("da
 def _option(key: str) -> Any:
     field = configuration.field(key)
     kind, values = _kind(field.annotation)
-    text = field.description
-    if key in configuration.TABLES:
-        text += f": {_CHOICES}"
-    elif values:
-        text += f": {', '.join(values)}"
+    values = values or list(CHOICES.get(key, ()))
+    text = f"{field.description}: {', '.join(values)}" if values else field.description
     default = field.default
     shown = ",".join(str(x) for x in default) if isinstance(default, tuple) else default
     help_text = text if shown is None or shown is False else f"{text} [dim]\\[default: {shown}][/dim]"
@@ -79,18 +61,17 @@ def _option(key: str) -> Any:
         help=help_text,
         rich_help_panel=panel,
         show_default=False,
-        autocompletion=_completion(key, values) if values or key in configuration.TABLES else None,
+        autocompletion=_completion(values) if values else None,
     )
     return Annotated[kind | None, option]
 
 
-def _completion(key: str, values: list[str]) -> Callable[[str], list[str]]:
+def _completion(values: list[str]) -> Callable[[str], list[str]]:
     """What a shell completes the value of a flag with; several values are separated by commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        names = values or configuration.choices(key)
-        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+        return [f"{before}{comma}{name}" for name in values if name.startswith(last)]
 
     return complete
 

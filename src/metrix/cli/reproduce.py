@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import ConfigCommand, with_config_flags
+from metrix.cli.flags import with_config_flags
 
 if TYPE_CHECKING:
     from metrix.reproduce.budget import Plan
@@ -23,7 +23,7 @@ FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "st
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
     command = with_config_flags(reproduce_command, without=FIXED)
-    app.command("reproduce", cls=ConfigCommand, rich_help_panel="Measure")(command)
+    app.command("reproduce", rich_help_panel="Measure")(command)
 
 
 def reproduce_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import ConfigCommand, with_config_flags
+from metrix.cli.flags import with_config_flags
 
 if TYPE_CHECKING:
     from metrix.train.config import Config
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("train", cls=ConfigCommand, rich_help_panel="Train")(with_config_flags(train_command))
+    app.command("train", rich_help_panel="Train")(with_config_flags(train_command))
 
 
 def train_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import ConfigCommand, with_config_flags
+from metrix.cli.flags import with_config_flags
 
 if TYPE_CHECKING:
     from metrix.experiments.tuning.result import StudyResult
@@ -20,7 +20,7 @@ FIXED = ("data", "loss", "mixup", "mixup_method", "fold", "holdout")
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("tune", cls=ConfigCommand, rich_help_panel="Train")(with_config_flags(tune_command, without=FIXED))
+    app.command("tune", rich_help_panel="Train")(with_config_flags(tune_command, without=FIXED))
 
 
 def tune_command(

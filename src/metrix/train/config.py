@@ -37,15 +37,6 @@ def _table(key: str) -> Mapping[str, Any]:
     return table
 
 
-def choices(key: str) -> list[str]:
-    """The names that a key with a table accepts.
-
-    >>> choices("mixup")
-    ['input', 'feature', 'embed']
-    """
-    return list(_table(key))
-
-
 def _known(key: str) -> AfterValidator:
     def check(name: str) -> str:
         if name not in _table(key):
