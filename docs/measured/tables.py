@@ -1,4 +1,4 @@
-"""Write the tables of docs/results.md and draw its figures from the measured runs beside this file.
+"""Write the tables of results.md and runs.md, and draw their figures, from the measured runs beside this file.
 
     make results
 
@@ -21,7 +21,7 @@ from typing import Any
 from metrix.evaluate.seeds import SeedDifferences
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "results.md"
+RESULTS, RUNS = HERE.parent / "results.md", HERE / "runs.md"
 PICTURES = HERE.parent / "pictures"
 FIGURE = PICTURES / "gain-by-classes.svg"
 CURVES = PICTURES / "fitting-cars.svg"
@@ -63,12 +63,17 @@ def read_rows(folder: Path = HERE) -> list[Row]:
 
 def gain(row: Row, rows: Iterable[Row], measure: str = "recall@1") -> SeedDifferences | None:
     """The differences of a row to its baseline, over the seeds that both have; None without two of them."""
+    pairs = _pair_with_baseline(row, rows, measure)
+    return SeedDifferences(tuple(mixed - clean for clean, mixed in pairs)) if len(pairs) >= 2 else None
+
+
+def _pair_with_baseline(row: Row, rows: Iterable[Row], measure: str = "recall@1") -> list[tuple[float, float]]:
+    """A measure of the baseline and of the row, for each seed that both have."""
     for base in rows:
         if (base.table, base.classes, base.method) == (row.table, row.classes, row.baseline):
             seeds = sorted(set(row.runs) & set(base.runs), key=int)
-            if len(seeds) >= 2:
-                return SeedDifferences(tuple(float(row.runs[s][measure]) - float(base.runs[s][measure]) for s in seeds))
-    return None
+            return [(float(base.runs[seed][measure]), float(row.runs[seed][measure])) for seed in seeds]
+    return []
 
 
 def write_table(name: str, rows: list[Row]) -> str:
@@ -83,17 +88,33 @@ def write_table(name: str, rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def write_gains(name: str, rows: list[Row]) -> str:
+    """A short table: the gain of each row over its baseline, and the mean Recall@1 of both over the seeds they share."""
+    lines = ["| training classes | method | clean | mixed | gain | seeds |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        found = gain(row, rows) if row.table == name else None
+        if found is not None:
+            clean, mixed = map(statistics.fmean, zip(*_pair_with_baseline(row, rows), strict=True))
+            cells = (row.classes, row.method, f"{clean:.1f}", f"{mixed:.1f}", _shown(found), str(len(found.values)))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _cells(row: Row, rows: list[Row]) -> Iterator[str]:
     recall = row.values("recall@1")
     yield row.classes
     yield row.method
     yield f"{statistics.fmean(recall):.1f} ({', '.join(f'{value:.1f}' for value in recall)})"
     found = gain(row, rows) if row.baseline else None
-    text = "" if found is None else f"{found.mean:+.1f} ± {found.margin:.1f}"
-    yield f"**{text}**" if found is not None and found.decided else text
+    yield "" if found is None else _shown(found)
     for measure in ("alignment", "uniformity", "utilization"):
         known = [float(run[measure]) for run in row.runs.values() if run.get(measure)]
         yield f"{statistics.fmean(known):.2f}" if known else ""
+
+
+def _shown(found: SeedDifferences) -> str:
+    text = f"{found.mean:+.1f} ± {found.margin:.1f}"
+    return f"**{text}**" if found.decided else text
 
 
 def draw_figure(rows: list[Row], path: Path = FIGURE) -> None:
@@ -158,21 +179,26 @@ def _pyplot() -> Any:
 
 
 def fill_page(text: str, rows: list[Row]) -> str:
-    """A page with each table that follows a line `<!-- name -->` written anew; fails if a table has no such line."""
-    for name in dict.fromkeys(row.table for row in rows):
-        mark = f"<!-- {name} -->\n\n"
-        before, found, after = text.partition(mark)
-        if not found:
-            raise ValueError(f"the page has no line <!-- {name} --> with an empty line below it: add one")
-        rest = re.sub(r"\A(\|.*\n)*", "", after)
-        text = f"{before}{mark}{write_table(name, rows)}\n{rest}"
-    return text
+    """A page with each table below a line `<!-- name -->` or `<!-- gains of name -->` written anew.
+
+    Raises:
+        ValueError: a line names a table that no run belongs to.
+    """
+    known = {row.table for row in rows}
+
+    def write(match: re.Match[str]) -> str:
+        if match["name"] not in known:
+            raise ValueError(f"{match['name']}: no measured run has this table; it is one of: {', '.join(known)}")
+        table = write_gains(match["name"], rows) if match["short"] else write_table(match["name"], rows)
+        return f"{match['mark']}{table}\n"
+
+    return re.sub(r"(?P<mark><!-- (?P<short>gains of )?(?P<name>[a-z-]+) -->\n\n)(\|.*\n)*", write, text)
 
 
 if __name__ == "__main__":
     measured = read_rows()
-    PAGE.write_text(fill_page(PAGE.read_text("utf-8"), measured), "utf-8")
+    for page in (RESULTS, RUNS):
+        page.write_text(fill_page(page.read_text("utf-8"), measured), "utf-8")
     draw_figure(measured)
     draw_curves()
-    count = len({row.table for row in measured})
-    print(f"docs/{PAGE.name}: {count} tables; figures: docs/pictures/{FIGURE.name}, {CURVES.name}")
+    print(f"docs/{RESULTS.name}, docs/measured/{RUNS.name}; docs/pictures/{FIGURE.name}, {CURVES.name}")
