@@ -89,7 +89,7 @@ def write_table(name: str, rows: list[Row]) -> str:
 
 
 def write_gains(name: str, rows: list[Row]) -> str:
-    """A short table: the gain of each row over its baseline, and the mean Recall@1 of both over the seeds they share."""
+    """A short table: the gain of each row over its baseline, the mean Recall@1 of both over the seeds they share."""
     lines = ["| training classes | method | clean | mixed | gain | seeds |", "|---|---|---|---|---|---|"]
     for row in rows:
         found = gain(row, rows) if row.table == name else None
