@@ -163,6 +163,7 @@ def test_what_may_follow_is_quoted_for_the_shell(capsys: Any, monkeypatch: pytes
     from metrix.cli.terminal.next_steps import command, print_next
 
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     print_next((command("metrix", "evaluate", "runs/my cats [1]"), "measure"))
     assert capsys.readouterr().err == "next: metrix evaluate 'runs/my cats [1]'  # measure\n"
     print_next((command("metrix", "report", "x" * 70), "a page"))

@@ -26,9 +26,9 @@ def test_check_tells_all_problems_instead_of_raising(photos: Path) -> None:
     report = data.check(photos, max_bad=0)
     assert not report.ok
     assert [b.path for b in report.broken] == ["class1/0.png"]
-    assert len(report.problems) == 2  # the class without images is not one whose images are broken
-    assert "nothing" in report.problems[0]
-    assert "max_bad=0 allows 0" in report.problems[1]
+    assert len(report.problems) == 1  # a folder without images is no class
+    assert "max_bad=0 allows 0" in report.problems[0]
+    assert "1 folder has no images and is no class: nothing" in report.notes
 
 
 def test_check_of_what_cannot_be_read_at_all(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_run_stores_what_was_used_and_what_was_asked_for(run: Path) -> None:
     used = read_config(run / "config.yaml").model
     assert (used.backbone, used.pool, used.hidden) == ("mlp", "avg", (16, 16))
     asked = json.loads((run / "environment.json").read_text())["asked"]
-    assert asked == {"backbone": "resnet50", "pool": "avg+max", "weights": "pretrained"}
+    assert asked == {"backbone": "resnet50", "pool": "avg+max", "precision": "auto", "weights": "pretrained"}
 
 
 def test_the_network_standardises_as_the_training_vectors_ask(run: Path) -> None:

@@ -21,6 +21,9 @@ EXTRAS = {
     "serve": "metrix serve and metrix explore",
     "milvus": "indexes in Milvus",
     "text": "MetrixLoss in the trainer of sentence-transformers",
+    "tune": "metrix tune",
+    "wandb": "metrix train --log wandb",
+    "mlflow": "metrix train --log mlflow",
 }
 FOR_DEVELOPERS = ("dev", "docs")
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # as Linux names them

@@ -13,7 +13,7 @@ from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals
 from metrix.core.settings import check_scale
 from metrix.core.similarity import gram, rows_of_gram
-from metrix.errors import InvalidInput, check_integers
+from metrix.errors import InvalidInput, check_integers, describe_value
 
 
 class RecallAtK(Baseline):
@@ -92,9 +92,11 @@ class RecallAtK(Baseline):
 
 
 def _check_rank_temperature(given: float | Sequence[float], count: int) -> float | tuple[float, ...]:
-    if isinstance(given, (int, float)):
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
         return float(check_scale("rank_temperature", given))
     values = tuple(float(check_scale("rank_temperature", value)) for value in given)
     if len(values) != count:
-        raise InvalidInput(f"rank_temperature: expected a number, or one for each of {count} ks, got {len(values)}")
+        raise InvalidInput(
+            f"rank_temperature: expected a number > 0, or one for each of the {count} ks, got {describe_value(given)}"
+        )
     return values
