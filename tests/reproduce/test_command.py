@@ -98,7 +98,7 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path) -> None:
     command = ("reproduce", "positivity", "--data", "glyphs-mini", *TINY[:-1], 60, "--seeds", 1, "-o", tmp_path)
 
     def interrupt() -> None:
-        while not list(tmp_path.glob("cells/*/run/metrics.jsonl")):
+        while not any(file.stat().st_size for file in tmp_path.glob("cells/*/run/metrics.jsonl")):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -126,10 +126,10 @@ def test_a_run_that_cannot_be_is_reported(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["ablations"], "unknown table or figure 'ablations'; did you mean 'ablation'?"),
-        (["main", "--shard", "3/2"], "expected i/n"),
+        (["main", "--shard", "3/2"], "expected I/N"),
         (["main", "--data", "cars"], "expected NAME=PATH"),
         (["main", "--data", "cars=/no/such"], "/no/such does not exist"),
-        (["main", "--epochs", "0"], "train.epochs=0: Input should be greater than or equal to 1"),
+        (["main", "--epochs", "0"], "--epochs: expected at least 1, got 0"),
         (["main", "--data", "cub=."], "metrix"),
     ],
 )

@@ -72,6 +72,7 @@ def test_without_a_compiler_nothing_is_compiled(small: Config, tmp_path: Path, m
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own, which it hides elsewhere
 def test_the_compiler_trains_much_the_same_weights(small: Config, tmp_path: Path) -> None:
     config = small.with_values({"max_steps": 2, "mixup": ("embed",)})
     expected = load_file(train(config, tmp_path / "eager").model / "model.safetensors")

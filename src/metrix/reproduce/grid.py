@@ -114,6 +114,8 @@ class Grid:
         Raises:
             InvalidInput: One of them is not.
         """
+        if self.changes.get("epochs") == 0:
+            raise InvalidInput("--epochs: expected at least 1, got 0: the rows of a table are trained networks")
         for data in self.datasets:
             self.cells(Experiment({"loss": "contrastive"}, data))
 
