@@ -77,6 +77,31 @@ def test_batches_tables_and_filters(metrix: Any, index: Path, photos: Path, tmp_
     assert {len(one["neighbours"]) for one in found["queries"]} == {6}
 
 
+def test_not_the_same_sequence(metrix: Any, refused: Any, run: Path, photos: Path, index: Path, tmp_path: Path) -> None:
+    paths = sorted(file.relative_to(photos).as_posix() for file in photos.rglob("*.jpg") if file.stem != "broken")
+    #   shoots cross the classes; every fifth photo is of none
+    shoots = {path: "" if n % 5 == 0 else f'shoot "{n % 2}"' for n, path in enumerate(paths)}
+    rows = [f'{path},{path.split("/")[0]},"{shoots[path].replace(chr(34), chr(34) * 2)}"' for path in paths]
+    (photos / "list.csv").write_text("\n".join(["path,label,sequence", *rows]))
+    target = tmp_path / "shoots.index"
+    assert metrix("index", run, photos / "list.csv", "-o", target).code == 0
+    (photos / "list.csv").unlink()
+    asked = [path for path in paths if shoots[path]][:3] + [path for path in paths if not shoots[path]][:1]
+    ids = [part for path in asked for part in ("--id", path)]
+    plain = metrix("search", target, *ids, "-k", 17, "--json").json["queries"]
+    found = metrix("search", target, *ids, "-k", 17, "--not-same-sequence", "--json").json["queries"]
+    for path, before, after in zip(asked, plain, found, strict=True):
+        kept = [hit for hit in before["neighbours"] if not shoots[path] or shoots[hit["id"]] != shoots[path]]
+        assert [hit["id"] for hit in after["neighbours"]] == [hit["id"] for hit in kept]
+    assert len(found[0]["neighbours"]) < len(found[3]["neighbours"]) == 17
+    by_image = metrix("search", target, photos / asked[0], "-k", 17, "--not-same-sequence", "--json").json["queries"]
+    assert [hit["id"] for hit in by_image[0]["neighbours"]] == [hit["id"] for hit in found[0]["neighbours"]]
+    refused("search", index, "--id", asked[0], "--not-same-sequence", words="with a column 'sequence'")
+    np.save(tmp_path / "q.npy", np.ones(4))
+    unknown = ("search", target, "--vector", tmp_path / "q.npy", "--not-same-sequence")
+    refused(*unknown, words="expected queries with a sequence")
+
+
 def test_refinements_and_thresholds(metrix: Any, index: Path) -> None:
     plain = metrix("search", index, "--id", "kind 0/0.jpg", "-k", 17, "--json").json["queries"][0]["neighbours"]
     outcome = metrix("search", index, "--id", "kind 0/0.jpg", "-k", 17, "--rerank", "--expand", 3, "--json")

@@ -83,6 +83,21 @@ def test_queries_against_a_gallery(free, monkeypatch):
             assert_equal(found, expected)
 
 
+@pytest.mark.parametrize("free", [2**33, 2**16], ids=["one block", "blocks"])
+@pytest.mark.parametrize("separate", [False, True], ids=["all against all", "gallery"])
+def test_a_querys_own_sequence_is_left_out_as_on_the_cpu(separate, free, monkeypatch):
+    monkeypatch.setattr(device_memory, "ASSUMED", free)
+    x, labels = copies_and_near_ties(), torch.arange(30) % 4
+    tracks = [None if n % 5 == 0 else f"track {n % 3}" for n in range(30)]
+    others = {"gallery": x, "gallery_labels": labels, "gallery_sequences": tracks} if separate else {}
+    expected = evaluate.retrieval(x, labels, KS, confusion=True, sequences=tracks, **others)
+    assert expected.means != evaluate.retrieval(x, labels, KS).means
+    monkeypatch.setattr(DeviceVectors, "values", property(lambda self: pytest.fail("copied to the host")))
+    with PretendedCuda() as device:
+        there = {**others, "gallery": device.put(x)} if separate else {}
+        assert_equal(evaluate.retrieval(device.put(x), labels, KS, confusion=True, sequences=tracks, **there), expected)
+
+
 def test_embeddings_stay_on_the_device_with_one_transfer_per_block(monkeypatch):
     x, labels = random(400, 16), torch.arange(400) % 40
     monkeypatch.setattr(device_memory, "ASSUMED", 4 * 128 * 400 * 100)  # room for 100 of 400 queries

@@ -25,16 +25,30 @@ def ranking(q: int, x: np.ndarray, gallery: np.ndarray, shared: bool) -> list[in
 
 
 def measures(
-    x: Any, labels: Any, ks: Any, gallery: Any = None, gallery_labels: Any = None, Y: Any = None, above: float = 0.5
+    x: Any,
+    labels: Any,
+    ks: Any,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    Y: Any = None,
+    above: float = 0.5,
+    sequences: Any = None,
+    gallery_sequences: Any = None,
 ) -> dict[str, list]:
-    """Every measure of every query that has a positive; Y[label][label] are degrees, if labels have them."""
+    """Every measure of every query that has a positive; Y[label][label] are degrees, if labels have them.
+
+    With sequences, None for none, a query's own sequence is not in its gallery.
+    """
     shared = gallery is None
+    searched = sequences if shared else gallery_sequences
     x = unit(x)
     gallery = x if shared else unit(gallery)
     gallery_labels = labels if shared else gallery_labels
     out: dict[str, list] = {}
     for q in range(len(x)):
         ranked = ranking(q, x, gallery, shared)
+        if sequences is not None and sequences[q] is not None:
+            ranked = [g for g in ranked if searched[g] != sequences[q]]
         if Y is None:
             degrees = [float(gallery_labels[g] == labels[q]) for g in ranked]
         else:

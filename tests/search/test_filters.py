@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from metrix.errors import InvalidInput
-from metrix.search.filters import AllOf, AnyOf, Condition, expression, for_integers, mask, read_filter
+from metrix.search.filters import AllOf, AnyOf, Condition, Not, expression, for_integers, mask, read_filter, write_value
 
 TYPES = {"label": "text", "price": "number", "n": "integer", "sold": "boolean", "first name": "text"}
 TABLE = pa.table(
@@ -54,6 +54,11 @@ def kept(*texts: str) -> list[int]:
         (r'label="it\'s, so"', [5]),
         ("n==3", [2]),
         ("n < 2.5", [0, 1]),
+        ("not label=cat", [1, 2, 3, 4, 5]),
+        ("not not label=cat", [0]),
+        ("not (label=cat or n=2) and sold=true", [2, 5]),
+        ("sold=true and not label in (cat, dog)", [2, 5]),
+        ("NOT price>1", [0, 2]),
     ],
 )
 def test_what_a_filter_keeps(text: str, rows: list[int]) -> None:
@@ -89,6 +94,19 @@ def test_what_is_no_filter_is_refused_in_a_sentence(text: str, words: str) -> No
         read_filter([text], TYPES)
 
 
+def test_a_column_may_be_called_not() -> None:
+    types = {"not": "integer", "not ok": "boolean"}
+    assert read_filter(["not=3"], types) == Condition("not", "=", 3)
+    assert read_filter(["not ok=true"], types) == Condition("not ok", "=", True)
+    assert read_filter(["not not ok=true"], types) == Not(Condition("not ok", "=", True))
+
+
+@pytest.mark.parametrize("value", ["cat", 'say "or"', "a\\b", "", "(x, y) and z", "'", 7, -2.5, True])
+def test_a_written_value_is_read_again(value: Any) -> None:
+    kind = {str: "text", bool: "boolean", int: "integer", float: "number"}[type(value)]
+    assert read_filter([f"not c={write_value(value)}"], {"c": kind}) == Not(Condition("c", "=", value))
+
+
 def test_a_filter_in_the_language_of_milvus() -> None:
     found = read_filter(['(label in (a, "b\'c") or n=2) and sold!=true'], TYPES)
     assert isinstance(found, AllOf)
@@ -96,6 +114,10 @@ def test_a_filter_in_the_language_of_milvus() -> None:
     assert found.parts[1] == Condition("sold", "!=", True)
     text = expression(found, {"label": "c0", "n": "c1", "sold": "c2"}, {"sold": "has2"})
     assert text == '((c0 in ["a", "b\'c"]) or (c1 == 2)) and (has2 == true and c2 != true)'
+    other = for_integers(read_filter(["not (n<2.5 or sold=true)"], TYPES), TYPES)
+    assert expression(other, {"n": "c1", "sold": "c2"}, {"sold": "has2"}) == (
+        "not ((c1 < 3) or (has2 == true and c2 == true))"
+    )
 
 
 def hostile(length: int) -> list[str]:

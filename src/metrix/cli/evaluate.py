@@ -58,6 +58,10 @@ def evaluate_command(
     rerank: Annotated[
         bool, typer.Option("--rerank", help="re-rank by k-reciprocal neighbours, and report the effect")
     ] = False,
+    ignore_sequences: Annotated[
+        bool,
+        typer.Option("--ignore-sequences", help="let images of a query's own sequence (column sequence) count, too"),
+    ] = False,
     clustering: Annotated[
         bool | None,
         typer.Option(
@@ -75,8 +79,9 @@ def evaluate_command(
     """Measure how well images of unseen classes retrieve their own class.
 
     Computes Recall@K, MAP@R, R-precision, mAP and precision@K with bootstrap intervals, NMI and AMI, and lists the
-    worst and best classes and those that are confused most. The results are also written to evaluation.json in the
-    run's folder. Under torchrun, each process embeds its share of the images.
+    worst and best classes and those that are confused most. Where data has a column sequence (a track, a shoot), images
+    of a query's own sequence are neither right nor wrong. The results are also written to evaluation.json in the run's
+    folder. Under torchrun, each process embeds its share of the images.
     """
     import json
     import os
@@ -108,7 +113,7 @@ def evaluate_command(
             if share[0] > 0:
                 return
     result = evaluate_examples(
-        examples,
+        examples.without_sequences() if ignore_sequences else examples,
         chosen,
         resamples=bootstrap,
         over=bootstrap_over,
@@ -120,7 +125,7 @@ def evaluate_command(
     )
     if per_class is not None:
         result.write_per_class(per_class)
-    refined = bool(expand or rerank)  # evaluation.json is of the plain search
+    refined = bool(expand or rerank or ignore_sequences)  # evaluation.json is of the plain search
     own_test = data is None and part == "test"
     written = None
     if model is not None and not refined:

@@ -46,6 +46,10 @@ def search(
         int, typer.Option(min=0, metavar="N", help="expand each query by its N nearest (αQE); 0 for none")
     ] = 0,
     rerank: Annotated[bool, typer.Option("--rerank", help="re-rank by k-reciprocal neighbours")] = False,
+    not_same_sequence: Annotated[
+        bool,
+        typer.Option("--not-same-sequence", help="leave out what is of the query's own sequence, by that column"),
+    ] = False,
     same: Annotated[
         bool, typer.Option("--same", help="only what counts as the same thing, by the threshold of metrix threshold")
     ] = False,
@@ -93,7 +97,7 @@ def search(
     if threshold is not None and same:
         raise InvalidInput("expected --threshold or --same, got both; --same is the stored threshold")
     unused: dict[str, Any] = {"--csv": csv} if not (duplicates or suspects) else {"--where": where, "--expand": expand}
-    unused |= {"--rerank": rerank} if duplicates or suspects else {}
+    unused |= {"--rerank": rerank, "--not-same-sequence": not_same_sequence} if duplicates or suspects else {}
     unused |= {"--same": same, "--threshold": threshold} if suspects else {}
     misplaced = [name for name, value in unused.items() if value]
     if misplaced:
@@ -110,6 +114,7 @@ def search(
             reading = {"max_bad": parse_max_bad(max_bad), "root": root, "follow_links": follow_links}
             asked, model = _read_queries(opened, queries, ids, vector, run, reading, report)
             options = {"where": where or [], "expand": expand, "rerank": rerank}
+            options["not_same_sequence"] = not_same_sequence
             outcome = _find(opened, asked, model, k, same, threshold, options, html)
     outcome.print(json_output)
 

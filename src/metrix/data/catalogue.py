@@ -34,6 +34,7 @@ class ImageRow(NamedTuple):
     part: str = UNSPLIT
     box: Box | None = None
     category: str = ""
+    sequence: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,6 +54,7 @@ class Catalogue:
     parts: NDArray[np.str_]  # (images,)
     boxes: tuple[Box | None, ...] | None = None
     categories: tuple[str, ...] | None = None
+    sequences: tuple[str, ...] | None = None  # the track or shoot of each image, "" for none
     pixels: NDArray[np.uint8] | None = None  # (images, height, width)
     vectors: NDArray[np.float32] | None = None  # (examples, d): they take the place of images
     problems: tuple[str, ...] = ()
@@ -105,6 +107,7 @@ class Catalogue:
             parts=np.array([row.part for row in kept], dtype=np.str_),
             boxes=tuple(row.box for row in kept) if any(row.box for row in kept) else None,
             categories=tuple(row.category for row in kept) if any(row.category for row in kept) else None,
+            sequences=tuple(row.sequence for row in kept) if any(row.sequence for row in kept) else None,
             notes=(*notes, *([f"{count(repeated, 'repeated row')} ignored"] if repeated else [])),
             separator=separator,
         )

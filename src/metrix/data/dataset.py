@@ -69,6 +69,12 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return tuple(self._source.catalogue.paths[i] for i in self.indices.tolist())
 
     @property
+    def sequences(self) -> NDArray[np.str_] | None:
+        """The sequence of each image, "" for none; None if the dataset has no sequences."""
+        found = self._source.catalogue.sequences
+        return None if found is None else np.array(found)[self.indices]
+
+    @property
     def epoch(self) -> int:
         """The epoch, which random transforms depend on."""
         return int(self._epoch)

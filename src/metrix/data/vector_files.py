@@ -14,7 +14,7 @@ from metrix.errors import DataError, unknown_choice
 EMBEDDINGS = (".npy", ".parquet", ".csv")
 LABELS = (".csv", ".npy", ".txt", ".parquet")
 VECTOR_COLUMNS = ("vector", "embedding", "embeddings")
-ABOUT = ("id", "path", "label", "part")  # columns of a table that are not part of the embedding
+ABOUT = ("id", "path", "label", "part", "sequence")  # columns of a table that are not part of the embedding
 
 
 def read_embeddings(path: Path) -> NDArray[Any]:
@@ -53,6 +53,25 @@ def read_labels(path: Path, count: int, embeddings: Path) -> NDArray[Any]:
             f"got {len(labels):,}"
         )
     return labels
+
+
+def read_sequences(path: Path, count: int) -> list[Any] | None:
+    """The column `sequence` of a table with labels of `count` embeddings (.csv or .parquet); None if it has none."""
+    kind = path.suffix.lower()
+    found: list[Any] | None = None
+    if kind == ".parquet" and "sequence" in _read_names(path):
+        found = _read_parquet(path, "sequence").to_pylist()
+    elif kind == ".csv":
+        header, *rows = _read_rows(path)
+        names = [cell.strip() for cell in header]
+        if "sequence" in names:
+            place = names.index("sequence")
+            found = [row[place] if place < len(row) else None for row in rows]
+    if found is None:
+        return None
+    if len(found) != count:
+        raise DataError(f"{path}: expected {count:,} values in the column 'sequence', got {len(found):,}")
+    return found
 
 
 def _check_kind(path: Path, expected: tuple[str, ...], what: str) -> str:

@@ -7,7 +7,8 @@
     utilization                how near are test examples to the training examples, clean or mixed?
     positivity                 when does a mixed example act as a positive?
 
-Embeddings are (n, d) arrays or tensors and need not be normalised; labels are n integers or strings.
+Embeddings are (n, d) arrays or tensors and need not be normalised; labels are n integers or strings. With
+`sequences`, retrieval leaves out the examples of a query's own sequence, such as the other frames of its track.
 """
 
 from metrix.evaluate.approximate import RowSearcher, Searcher
@@ -18,7 +19,8 @@ from metrix.evaluate.estimate import Estimate
 from metrix.evaluate.geometry import alignment, uniformity
 from metrix.evaluate.mixing import mixed_embeddings
 from metrix.evaluate.positivity import Positivity, positivity
-from metrix.evaluate.retrieval import Retrieval, recall_at_k, retrieval
+from metrix.evaluate.retrieval import recall_at_k, retrieval
+from metrix.evaluate.retrieved import Retrieval
 from metrix.evaluate.utilization import utilization
 
 __all__ = [

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput
-from metrix.evaluate.ranks import Counts, Task
+from metrix.evaluate.ranks import Counts
+from metrix.evaluate.task import Task
 
 NOT_FOUND = 1 << 60
 BLOCK_BYTES = 64 << 20
@@ -38,17 +39,16 @@ def count_in_neighbours(
 ) -> Iterator[Counts]:
     """before(q, p) for the positives among the max(k, R) nearest neighbours that the searcher returns."""
     relevant = task.relevant
-    wanted = wanted[
-        np.argsort(relevant[wanted], kind="stable")
-    ]  # similar depths together, so that little is searched in vain
+    needed = np.maximum(k, relevant) + task.hidden  # neighbours of each query
+    wanted = wanted[np.argsort(needed[wanted], kind="stable")]  # similar depths together: little is searched in vain
     start = 0
     while start < len(wanted):
-        deepest = max(k, int(relevant[wanted[start]])) + int(task.shared)
-        rows = wanted[start : start + max(1, BLOCK_BYTES // (16 * deepest))]
-        # Classes grow along the list: end the block before a query that needs more than twice the depth of the first.
-        rows = rows[relevant[rows] <= 2 * deepest]
+        first = int(needed[wanted[start]])
+        rows = wanted[start : start + max(1, BLOCK_BYTES // (16 * first))]
+        # Depths grow along the list: end the block before a query that needs more than twice the depth of the first.
+        rows = rows[needed[rows] <= 2 * first]
         start += len(rows)
-        depth = min(max(k, int(relevant[rows].max())) + int(task.shared), len(task.gallery))
+        depth = min(int(needed[rows].max()), len(task.gallery))
         if isinstance(searcher, RowSearcher):
             ids = np.asarray(searcher.search_rows(rows, depth))
         else:
@@ -63,9 +63,7 @@ def count_in_neighbours(
 
 
 def _count(task: Task, rows: NDArray[np.intp], ids: NDArray[np.intp], relevant: NDArray[np.intp]) -> Counts:
-    real = ids >= 0
-    if task.shared:
-        real &= ids != rows[:, None]
+    real = ~task.is_hidden(rows, ids)
     positive = real & (task.gallery_class[np.maximum(ids, 0)] == task.query_class[rows][:, None])
     negatives = np.cumsum(real & ~positive, axis=1)
     offsets = np.concatenate([[0], np.cumsum(relevant)])

@@ -19,7 +19,7 @@ from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer, u
 if TYPE_CHECKING:
     import torch
 
-    from metrix.evaluate.retrieval import Retrieval
+    from metrix.evaluate.retrieved import Retrieval
 
 UNITS = ("classes", "queries")  # what a bootstrap can draw
 

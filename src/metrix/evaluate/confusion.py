@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.evaluate.approximate import RowSearcher, Searcher
-from metrix.evaluate.ranks import BLOCK_BYTES, Task, float32_slack, float64_tie
+from metrix.evaluate.ranks import BLOCK_BYTES, float32_slack, float64_tie
+from metrix.evaluate.task import Task
 from metrix.evaluate.vectors import Array
 
 SEARCHED = 10  # neighbours that a searcher is asked for
@@ -132,6 +133,7 @@ def _find_nearest_others(task: Task, rows: NDArray[np.intp]) -> NDArray[np.intp]
         some = rows[start : start + rows_at_once]
         S = task.queries.unit(some, np.float32) @ gallery.T  # (some, gallery)
         S[task.query_class[some][:, None] == task.gallery_class[None, :]] = -np.inf
+        task.hide(S, some)
         bars = S.max(axis=1) - slack
         for n, row in enumerate(some):
             if np.isfinite(bars[n]):
@@ -150,14 +152,15 @@ def _find_first(task: Task, row: int, close: NDArray[np.intp]) -> int:
 def _ask_for_others(task: Task, rows: NDArray[np.intp], searcher: Searcher | RowSearcher) -> NDArray[np.intp]:
     """The first example of another class that a searcher returns for each query; -1 if it returns none."""
     nearest = np.full(len(rows), -1, dtype=np.intp)
-    depth = min(SEARCHED, len(task.gallery))
     for start in range(0, len(rows), 4096):
         some = rows[start : start + 4096]
+        depth = min(SEARCHED + int(task.hidden[some].max()), len(task.gallery))
         if isinstance(searcher, RowSearcher):
             ids = np.asarray(searcher.search_rows(some, depth))
         else:
             ids, _ = map(np.asarray, searcher.search(task.queries.unit(some, np.float32), depth))
-        others = (ids >= 0) & (task.gallery_class[np.maximum(ids, 0)] != task.query_class[some][:, None])
+        others = task.gallery_class[np.maximum(ids, 0)] != task.query_class[some][:, None]
+        others &= ~task.is_hidden(some, ids)
         first = others.argmax(axis=1)
         chosen = ids[np.arange(len(some)), first]
         nearest[start : start + len(some)] = np.where(others.any(axis=1), chosen, -1)

@@ -98,10 +98,9 @@ def _count_negatives_before(
 
 @compiled
 def count_negatives(
-    S: NDArray[np.float32],  # (queries, gallery), the gallery sorted by class
+    S: NDArray[np.float32],  # (queries, gallery), the gallery sorted by class; -∞ for what a query never finds
     begin: NDArray[np.intp],  # (queries,) the query's class is gallery[begin:end]
     end: NDArray[np.intp],
-    itself: NDArray[np.intp],  # (queries,) the query's own position in the gallery, -1 if it has none
     offsets: NDArray[np.intp],  # (queries,) where the counts of each query start
     first_only: bool,
     slack: float,
@@ -128,12 +127,11 @@ def count_negatives(
         if first_only:
             counts[place] = NEVER
             for p in range(a, b):
-                if p != itself[q] and row[p] > least:
-                    least = row[p]
+                least = max(least, row[p])
             least -= slack  # every positive above this may be the nearest
         left = budget
         for p in range(a, b):
-            if p == itself[q] or row[p] < least:
+            if row[p] == -np.inf or row[p] < least:
                 continue
             before, work = _count_negatives_before(
                 row, a, b, p, slack, tie, queries[q], query_norms[q], values, norms, order, left

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import LabelError
-from metrix.evaluate.ranks import BLOCK_BYTES, Counts, Task, float64_tie
+from metrix.evaluate.ranks import BLOCK_BYTES, Counts, float64_tie
+from metrix.evaluate.task import Task
 
 if TYPE_CHECKING:
     from metrix.core.relations import Relation
@@ -34,21 +35,20 @@ class GradedTask(Task):
 
     @cached_property
     def relevant(self) -> NDArray[np.intp]:
-        """R of each query: the number of its positives in the gallery, not counting the query itself."""
+        """R of each query: the number of its positives in the gallery that it can find."""
         found = [self._positive(rows, self.grades(rows)).sum(1) for rows in self._blocks(np.arange(len(self.queries)))]
         return np.concatenate(found)
 
     def grades(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Y (rows, gallery) of some queries; that of a query to itself is 0."""
+        """Y (rows, gallery) of some queries; 0 for what they never find."""
         import torch
 
         query, gallery = (
             torch.from_numpy(np.asarray(x, dtype=np.int64)) for x in (self.query_class[rows], self.gallery_class)
         )
-        Y = self.relation.between(query, gallery, torch.float64).numpy()
-        if self.shared:
-            Y[np.arange(len(rows)), rows] = 0.0
-        return np.asarray(Y)
+        Y = np.asarray(self.relation.between(query, gallery, torch.float64).numpy())
+        self.hide(Y, rows, 0.0)
+        return Y
 
     def count_blocks(self, wanted: NDArray[np.intp]) -> Iterator[Counts]:
         """Negatives before each positive of the wanted queries, and their NDCG@K, block by block."""
@@ -63,21 +63,20 @@ class GradedTask(Task):
 
     def _positive(self, rows: NDArray[np.intp], Y: NDArray[np.float64]) -> NDArray[np.bool_]:
         positive: NDArray[np.bool_] = self.relation.positive_above < Y
-        if self.shared:
-            positive[np.arange(len(rows)), rows] = False
+        self.hide(positive, rows, False)
         return positive
 
     def _order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Gallery examples by falling similarity (rows, gallery); a query itself comes last."""
+        """Gallery examples by falling similarity (rows, gallery); those that a query never finds come last."""
         unit = self.queries.unit(rows)
         S = np.empty((len(rows), len(self.gallery)))
         for part in self.gallery.blocks():
             np.matmul(unit, self.gallery.unit(part).T, out=S[:, part])
-        if self.shared:
-            S[np.arange(len(rows)), rows] = -np.inf
+        self.hide(S, rows)
         order = np.argsort(-S, axis=1, kind="stable")
         ordered = np.take_along_axis(S, order, axis=1)
-        apart = ordered[:, :-1] - ordered[:, 1:] > float64_tie(self.gallery.dim)
+        with np.errstate(invalid="ignore"):  # of what is hidden, -∞
+            apart = ordered[:, :-1] - ordered[:, 1:] > float64_tie(self.gallery.dim)
         for q in np.flatnonzero(~apart.all(axis=1)):  # within a tie, the lower row number comes first
             group = np.concatenate([[0], np.cumsum(apart[q])])
             order[q] = order[q][np.lexsort((order[q], group))]
@@ -112,4 +111,5 @@ def as_graded(task: Task, relation: Relation, *labels: Any) -> GradedTask:
             )
     query, gallery = labels if len(labels) == 2 else (labels[0], labels[0])
     # a copy: the relation of an objective may be on another device
-    return GradedTask(task.queries, task.gallery, query, gallery, task.shared, copy.deepcopy(relation).cpu())
+    relation = copy.deepcopy(relation).cpu()
+    return GradedTask(task.queries, task.gallery, query, gallery, task.shared, relation, sequences=task.sequences)

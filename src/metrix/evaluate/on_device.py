@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrix.core.compute.device_memory import block_bytes
-from metrix.evaluate.ranks import Counts, Task, float64_tie
+from metrix.evaluate.ranks import Counts, float64_tie
+from metrix.evaluate.task import Task
 from metrix.evaluate.vectors import Array, Vectors
 
 _SORTED = 128  # bytes that sorting a similarity takes: it, its place and its group, copies of them, and work space
@@ -81,12 +82,9 @@ def count_on_device(task: Task, wanted: NDArray[np.intp], first_only: bool) -> I
     relevant = task.relevant
     wanted = wanted[np.argsort(relevant[wanted], kind="stable")]  # similar numbers of positives together
     for block in _compare(task, wanted):
-        if task.shared:
-            block.S.scatter_(1, block.queries.unsqueeze(1), -torch.inf)  # a query ranks last, before no positive
         order = _rank(block.S, float64_tie(task.gallery.dim))
         positive = block.gallery_class[order] == block.query_class.unsqueeze(1)
-        if task.shared:
-            positive[:, -1] = False  # the query itself
+        positive &= block.S.gather(1, order).isfinite()
         sizes = np.ones_like(block.rows) if first_only else relevant[block.rows]
         number = torch.arange(int(sizes.max()), device=positive.device)
         # the place of each positive in the ranking, nearest first, less the positives before it
@@ -111,10 +109,9 @@ class _Compared(NamedTuple):
     """Some queries against the whole gallery."""
 
     rows: NDArray[np.intp]  # (q,) numbers of the queries
-    queries: Tensor  # (q,) the same on the device
     query_class: Tensor  # (q,)
     gallery_class: Tensor  # (g,)
-    S: Tensor  # (q, g) cosines in float64
+    S: Tensor  # (q, g) cosines in float64; -∞ for what a query never finds, which ranks last, before no positive
 
 
 def _compare(task: Task, rows: NDArray[np.intp]) -> Iterator[_Compared]:
@@ -123,10 +120,13 @@ def _compare(task: Task, rows: NDArray[np.intp]) -> Iterator[_Compared]:
     assert isinstance(queries, DeviceVectors)
     assert isinstance(gallery, DeviceVectors)
     budget = block_bytes(gallery.device)
-    query_class, gallery_class, asked = (
-        torch.from_numpy(np.asarray(x, dtype=np.int64)).to(gallery.device)
-        for x in (task.query_class[rows], task.gallery_class, rows)
-    )
+
+    def put(numbers: NDArray[np.intp]) -> Tensor:
+        return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(gallery.device)
+
+    query_class, gallery_class, asked = put(task.query_class[rows]), put(task.gallery_class), put(rows)
+    tracks = task.sequences
+    sequences = None if tracks is None else (put(tracks.query[rows]), put(tracks.gallery))
     rows_at_once = max(1, budget // (_SORTED * len(gallery)))
     for start in range(0, len(rows), rows_at_once):
         at = slice(start, start + rows_at_once)
@@ -134,7 +134,12 @@ def _compare(task: Task, rows: NDArray[np.intp]) -> Iterator[_Compared]:
         S = unit.new_empty(len(unit), len(gallery))
         for part in gallery.blocks(max(1, budget // (16 * gallery.dim))):
             torch.mm(unit, gallery.unit_there(part).T, out=S[:, part])
-        yield _Compared(rows[at], asked[at], query_class[at], gallery_class, S)
+        if task.shared:
+            S.scatter_(1, asked[at].unsqueeze(1), -torch.inf)
+        if sequences is not None:
+            own = sequences[0][at].unsqueeze(1)
+            S.masked_fill_((own == sequences[1]) & (own >= 0), -torch.inf)
+        yield _Compared(rows[at], query_class[at], gallery_class, S)
 
 
 def _rank(S: Tensor, tie: float) -> Tensor:

@@ -12,7 +12,7 @@ a class of two.
 The product is in float32, where each similarity has an error of up to (d + 6) 2⁻²⁴: d roundings in the sum, one in
 each factor, and a margin for terms of higher order. A negative within twice this of a positive is compared with it
 again in float64, so the counts are those of float64. Similarities that float64 cannot tell apart, such as those of
-two copies of one vector, are ties.
+two copies of one vector, are ties. What a query never finds (`metrix.evaluate.task`) has the similarity -∞.
 
 Embeddings on a GPU are counted there, by `metrix.evaluate.on_device`.
 """
@@ -28,33 +28,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.evaluate.vectors import Vectors
+from metrix.evaluate.task import Task
 
 BLOCK_BYTES = 96 << 20  # size of a block of similarities
 SORT_PAST = 192  # positives per query, beyond which sorting a row is faster than a count for each
-
-
-@dataclass(frozen=True)
-class Task:
-    """Queries and gallery with their classes; `shared` if both are the same examples."""
-
-    queries: Vectors
-    gallery: Vectors
-    query_class: NDArray[np.intp]
-    gallery_class: NDArray[np.intp]
-    shared: bool
-
-    @property
-    def on_device(self) -> bool:
-        """Whether queries and gallery are on the same GPU."""
-        return self.gallery.device is not None and self.gallery.device == self.queries.device
-
-    @property
-    def relevant(self) -> NDArray[np.intp]:
-        """R of each query: the number of gallery examples of its class, not counting the query itself."""
-        classes = 1 + max(self.query_class.max(), self.gallery_class.max())
-        sizes = np.bincount(self.gallery_class, minlength=classes)
-        return np.asarray(sizes[self.query_class] - int(self.shared), dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -114,9 +91,9 @@ def count_negatives_before(task: Task, wanted: NDArray[np.intp], first_only: boo
                 rows=rows,
                 begin=starts[task.query_class[rows]],
                 end=ends[task.query_class[rows]],
-                itself=position[rows] if task.shared else np.full(len(rows), -1),
                 offsets=np.concatenate([[0], np.cumsum(sizes)]),
                 order=order,
+                position=position,
             )
             yield _count_block(task, block, gallery32, buffer[: len(rows)], first_only, pool)
 
@@ -128,9 +105,9 @@ class _Block:
     rows: NDArray[np.intp]
     begin: NDArray[np.intp]
     end: NDArray[np.intp]
-    itself: NDArray[np.intp]
     offsets: NDArray[np.intp]
-    order: NDArray[np.intp]
+    order: NDArray[np.intp]  # gallery rows by class
+    position: NDArray[np.intp]  # where each gallery row is in that order
 
 
 def _count_block(
@@ -149,6 +126,7 @@ def _count_block(
         unsettled |= block.end - block.begin > SORT_PAST
     if not unsettled.all():
         np.matmul(task.queries.unit(block.rows, np.float32), gallery32.T, out=S)
+        task.hide(S, block.rows, columns=block.position)
         query_values, query_norms = task.queries.values[block.rows], task.queries.norms[block.rows]
 
         def count(part: slice) -> None:
@@ -156,7 +134,6 @@ def _count_block(
                 S[part],
                 block.begin[part],
                 block.end[part],
-                block.itself[part],
                 block.offsets[part],
                 first_only,
                 float32_slack(task.gallery.dim),
@@ -199,6 +176,7 @@ def _sort_rows(
         S = np.empty((len(some), len(block.order)))
         for part in task.gallery.blocks():
             np.matmul(unit, task.gallery.unit(block.order[part]).T, out=S[:, part])
+        task.hide(S, block.rows[some], columns=block.position)
 
         def sort(part: slice, some: NDArray[np.intp] = some, S: NDArray[np.float64] = S) -> None:
             for row, index in zip(S[part], some[part], strict=True):
@@ -211,13 +189,12 @@ def _sort_rows(
 
 def _count_by_sorting(row: NDArray[np.float64], block: _Block, index: int, tie: float) -> NDArray[np.intp]:
     """Negatives before each positive of one query, nearest positive first."""
-    begin, end, itself = block.begin[index], block.end[index], block.itself[index]
-    if itself >= 0:
-        row[itself] = -np.inf  # ranks last, before no positive
+    begin, end = block.begin[index], block.end[index]
     sorting = np.argsort(-row)
-    apart = row[sorting[:-1]] - row[sorting[1:]] > tie
+    with np.errstate(invalid="ignore"):  # of what is hidden, -∞, which ranks last, before no positive
+        apart = row[sorting[:-1]] - row[sorting[1:]] > tie
     if not apart.all():  # within a tie, the lower row number comes first
         group = np.concatenate([[0], np.cumsum(apart)])
         sorting = sorting[np.lexsort((block.order[sorting], group))]
-    positive = (sorting >= begin) & (sorting < end) & (sorting != itself)
+    positive = (sorting >= begin) & (sorting < end) & np.isfinite(row[sorting])
     return np.asarray(np.cumsum(~positive)[positive])

@@ -8,28 +8,30 @@ With a `relation`, examples are relevant in degrees: `metrix.evaluate.graded`.
 Similarity is the cosine. Equal similarities rank in the order of the rows, lower row number first. A query is left out
 of its own gallery by its row number, so a copy of it in another row stays and counts. A cut-off K may exceed the size
 of the gallery: nothing more is found there.
+
+With `sequences`, a query does not find the examples of its own sequence: `metrix.evaluate.task`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metrix.errors import InvalidInput, LabelError, ShapeError, check_integer
+from metrix.errors import InvalidInput
 from metrix.evaluate import rank_metrics
 from metrix.evaluate.approximate import RowSearcher, Searcher, count_in_neighbours
 from metrix.evaluate.bootstrap import bootstrap_intervals, check_bootstrap, choose_units, numpy_generator
 from metrix.evaluate.confusion import Confusion, count_confusion
-from metrix.evaluate.few_classes import describe_few_classes
-from metrix.evaluate.graded import GradedTask, as_graded
+from metrix.evaluate.graded import GradedTask
 from metrix.evaluate.metrics import Metric, find_metric, retrieval_metrics
-from metrix.evaluate.ranks import Counts, Task, count_negatives_before
-from metrix.evaluate.vectors import Array, Vectors, number_classes, read_labels
+from metrix.evaluate.ranks import Counts, count_negatives_before
+from metrix.evaluate.retrieved import Retrieval
+from metrix.evaluate.task import Task
+from metrix.evaluate.task_reading import read_ks, read_task, select_answerable
 
 if TYPE_CHECKING:
     import torch
@@ -39,106 +41,6 @@ if TYPE_CHECKING:
 KS = (1, 2, 4, 8)
 
 
-@dataclass(frozen=True, eq=False)
-class Retrieval:
-    """Retrieval metrics by key (`recall@1`, `map@r`, …): means, confidence intervals, and the value of each query."""
-
-    ks: tuple[int, ...]
-    per_query: dict[str, NDArray[np.float64]] = field(repr=False)  # one value per answered query
-    query_rows: NDArray[np.intp] = field(repr=False)  # row numbers of the answered queries
-    query_labels: Array = field(repr=False)
-    left_out: int  # queries without another example of their class
-    gallery_size: int
-    gallery_classes: int
-    intervals: dict[str, tuple[float, float]] = field(repr=False)  # empty if they were not asked for
-    confidence: float
-    over: str = "classes"  # what the intervals resample
-    search_loss: dict[str, float] | None = None  # of an approximate search: exact value - approximate value
-    loss_sample: int = 0  # number of queries that the search loss is measured on
-    confusion: Confusion | None = field(default=None, repr=False)  # if it was asked for
-
-    @property
-    def queries(self) -> int:
-        """The number of answered queries."""
-        return len(self.query_rows)
-
-    @cached_property
-    def means(self) -> dict[str, float]:
-        """Each metric averaged over the queries."""
-        return {name: float(values.mean()) for name, values in self.per_query.items()}
-
-    @cached_property
-    def classes(self) -> int:
-        """The number of classes of the answered queries."""
-        return len(np.unique(self.query_labels))
-
-    @property
-    def caution(self) -> str:
-        """A sentence on how little figures of few classes mean; empty for five and more."""
-        return describe_few_classes(min(self.classes, self.gallery_classes))
-
-    @property
-    def recall(self) -> dict[int, float]:
-        """Recall@K by K."""
-        return {k: self.means[f"recall@{k}"] for k in self.ks}
-
-    @property
-    def precision(self) -> dict[int, float]:
-        """Precision@K by K."""
-        return {k: self.means[f"precision@{k}"] for k in self.ks}
-
-    @property
-    def map_at_k(self) -> dict[int, float]:
-        """mAP@K by K."""
-        return {k: self.means[f"map@{k}"] for k in self.ks}
-
-    @property
-    def map_at_r(self) -> float:
-        """MAP@R."""
-        return self.means["map@r"]
-
-    @property
-    def r_precision(self) -> float:
-        """R-precision."""
-        return self.means["r_precision"]
-
-    @property
-    def mean_average_precision(self) -> float | None:
-        """mAP over the whole ranking; None for an approximate search, which returns only the nearest."""
-        return self.means.get("map")
-
-    @cached_property
-    def per_class(self) -> dict[Any, dict[str, float]]:
-        """For each class, its number of queries and the mean of each metric."""
-        names, inverse = np.unique(self.query_labels, return_inverse=True)
-        sizes = np.bincount(inverse.reshape(-1))
-        columns = {
-            name: np.bincount(inverse.reshape(-1), weights=values) / sizes for name, values in self.per_query.items()
-        }
-        return {
-            label: {"queries": int(sizes[c]), **{name: float(column[c]) for name, column in columns.items()}}
-            for c, label in enumerate(names.tolist())
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, ready for JSON: means, intervals and counts, without the per-query values."""
-        return {
-            "queries": self.queries,
-            "left_out": self.left_out,
-            "classes": self.classes,
-            "gallery": self.gallery_size,
-            "gallery_classes": self.gallery_classes,
-            "few_classes": bool(self.caution),
-            "measures": self.means,
-            "intervals": {name: list(pair) for name, pair in self.intervals.items()},
-            "confidence": self.confidence,
-            "intervals_over": self.over if self.intervals else None,
-            "search": "exact" if self.search_loss is None else "approximate",
-            "search_loss": self.search_loss,
-            "loss_sample": self.loss_sample,
-        }
-
-
 def recall_at_k(
     embeddings: object,
     labels: object,
@@ -146,6 +48,8 @@ def recall_at_k(
     gallery: object = None,
     gallery_labels: object = None,
     relation: Relation | None = None,
+    sequences: object = None,
+    gallery_sequences: object = None,
 ) -> dict[int, float]:
     """Recall@K: the fraction of queries with an example of their class among their K nearest neighbours.
 
@@ -157,6 +61,9 @@ def recall_at_k(
         gallery_labels: the class of each.
         relation: how relevant classes are to each other (`metrix.labels`), with labels that are their numbers. Then
             the fraction of queries with an example whose degree is above the relation's `positive_above`.
+        sequences: the sequence of each (a track, a shoot), an integer or a text; None, NaN or an empty text for none.
+            Examples of a query's own sequence are left out of its gallery: they are neither right nor wrong.
+        gallery_sequences: the same for the gallery, if there is one.
 
     Returns:
         A fraction in [0, 1] for each K. Queries without a positive to find do not count; `retrieval(...).left_out` is
@@ -167,8 +74,14 @@ def recall_at_k(
 
     >>> recall_at_k([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.8, 0.2]], ["a", "b", "b", "a"], ks=(1, 2))
     {1: 0.0, 2: 0.75}
+
+    Of three frames of one track, none counts for another:
+
+    >>> vectors = [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.9, 0.1]]
+    >>> recall_at_k(vectors, ["a", "a", "a", "a", "b"], ks=(1,), sequences=["film", "film", "film", None, None])
+    {1: 0.0}
     """
-    found = count_hits(embeddings, labels, ks, gallery, gallery_labels, relation=relation)
+    found = count_hits(embeddings, labels, ks, gallery, gallery_labels, (0, 1), relation, sequences, gallery_sequences)
     return {k: hits / found.queries for k, hits in found.hits.items()}
 
 
@@ -188,15 +101,17 @@ def count_hits(
     gallery_labels: object = None,
     share: tuple[int, int] = (0, 1),
     relation: Relation | None = None,
+    sequences: object = None,
+    gallery_sequences: object = None,
 ) -> HitCounts:
     """The counts whose quotient is Recall@K, for the queries of one process: `share` is its (rank, world size).
 
     The counts of all processes add up to those of a single process. The other arguments are those of `recall_at_k`.
     """
-    chosen = _read_ks(ks)
-    task, _, _ = _read_task(embeddings, labels, gallery, gallery_labels, relation)
+    chosen = read_ks(ks)
+    task, _, _ = read_task(embeddings, labels, gallery, gallery_labels, relation, sequences, gallery_sequences)
     rank, world = share
-    everything = _select_answerable(task)
+    everything = select_answerable(task)
     wanted = everything[len(everything) * rank // world : len(everything) * (rank + 1) // world]
     found = dict.fromkeys(chosen, 0)
     if isinstance(task, GradedTask):
@@ -228,6 +143,8 @@ def retrieval(
     loss_sample: int = 1000,
     confusion: bool = False,
     relation: Relation | None = None,
+    sequences: object = None,
+    gallery_sequences: object = None,
 ) -> Retrieval:
     """Recall@K, Precision@K, mAP@K, NDCG@K, MAP@R, R-precision and mAP, with intervals, per query and per class.
 
@@ -249,6 +166,9 @@ def retrieval(
         relation: how relevant classes are to each other, in degrees (`metrix.labels`), with labels that are their
             numbers; or give `labels` that a function of `metrix.labels` made. Positives, which Recall@K and the like
             count, are then the examples whose degree is above the relation's `positive_above`; NDCG@K has the degrees.
+        sequences: the sequence of each (a track, a shoot), an integer or a text; None, NaN or an empty text for none.
+            Examples of a query's own sequence are left out of its gallery: they are neither right nor wrong.
+        gallery_sequences: the same for the gallery, if there is one.
 
     Returns:
         A `Retrieval`. Queries without a positive to find are left out and counted.
@@ -267,16 +187,18 @@ def retrieval(
     >>> found.recall[1], round(found.means["ndcg@1"], 3)
     (0.5, 0.75)
     """
-    chosen = _read_ks(ks)
+    chosen = read_ks(ks)
     check_bootstrap(resamples, confidence, least=0)
     if loss_sample < 1:
         raise InvalidInput(f"loss_sample: expected an integer ≥ 1, got {loss_sample}")
-    task, query_labels, names_of_classes = _read_task(embeddings, labels, gallery, gallery_labels, relation)
+    task, query_labels, names_of_classes = read_task(
+        embeddings, labels, gallery, gallery_labels, relation, sequences, gallery_sequences
+    )
     if isinstance(task, GradedTask) and searcher is not None:
         raise InvalidInput(
             "searcher: expected none with labels in degrees, which are measured over the whole ranking; leave it out"
         )
-    wanted = _select_answerable(task)
+    wanted = select_answerable(task)
     rng = numpy_generator(generator)
 
     # Recall@1 last, whether or not it is wanted: which queries are wrong
@@ -311,7 +233,16 @@ def retrieval(
         search_loss=search_loss,
         loss_sample=sampled,
         confusion=count_confusion(task, names_of_classes, wanted, right, searcher) if confusion else None,
+        sequences=None if task.sequences is None else task.sequences.count,
+        only_in_own_sequence=_count_only_in_own_sequence(task),
     )
+
+
+def _count_only_in_own_sequence(task: Task) -> int:
+    """The number of queries that could find their class if it were not for their sequence."""
+    if task.sequences is None:
+        return 0
+    return int(((task.relevant == 0) & (replace(task, sequences=None).relevant > 0)).sum())
 
 
 class FirstFound(NamedTuple):
@@ -323,7 +254,12 @@ class FirstFound(NamedTuple):
 
 
 def find_first_classes(
-    embeddings: object, labels: object, gallery: object = None, gallery_labels: object = None
+    embeddings: object,
+    labels: object,
+    gallery: object = None,
+    gallery_labels: object = None,
+    sequences: object = None,
+    gallery_sequences: object = None,
 ) -> FirstFound:
     """Recall@1 of each query and the confused classes of `retrieval`, without its other measures.
 
@@ -334,9 +270,10 @@ def find_first_classes(
     >>> found.right.tolist(), found.confusion.wrong
     ([False, False, False, False], 4)
     """
-    task, _, names = _read_task(embeddings, labels, gallery, gallery_labels, None)
-    assert isinstance(task, Task)
-    wanted = _select_answerable(task)
+    task, _, names = read_task(
+        embeddings, labels, gallery, gallery_labels, sequences=sequences, gallery_sequences=gallery_sequences
+    )
+    wanted = select_answerable(task)
     first = np.zeros(len(task.queries), dtype=np.bool_)
     for block in count_negatives_before(task, wanted, first_only=True):
         first[block.rows] = block.before == 0
@@ -381,58 +318,3 @@ def _measure(
             compile_metric(metric.function)(ranks, block.offsets, relevant, cutoff, found[c])
         values[place[block.rows]] = found.T
     return values
-
-
-def _read_ks(ks: Sequence[int]) -> tuple[int, ...]:
-    given = [ks] if isinstance(ks, int) else list(ks)
-    if not given:
-        raise InvalidInput("ks: expected at least one cut-off, as in ks=(1, 2, 4, 8), got none")
-    return tuple(dict.fromkeys(check_integer("ks", k, least=1) for k in given))
-
-
-def _read_task(
-    embeddings: object, labels: object, gallery: object, gallery_labels: object, relation: Relation | None = None
-) -> tuple[Task, Array, Array]:
-    """The checked task, the labels of the queries as given, and the names of the classes in order."""
-    given: Any = labels
-    if hasattr(given, "relation") and hasattr(given, "numbers"):  # GradedLabels, without importing torch for them
-        if relation is not None or gallery is not None:
-            raise InvalidInput(
-                "labels: expected the numbers of classes with a relation or a gallery, got labels that are about one "
-                "batch; number the classes, and give their relation"
-            )
-        labels, relation = given.numbers, given.relation
-    if (gallery is None) != (gallery_labels is None):
-        missing = "gallery_labels" if gallery_labels is None else "gallery"
-        raise InvalidInput(f"gallery and gallery_labels go together: {missing} is missing")
-    queries = Vectors.read(embeddings)
-    query_labels = read_labels(labels, len(queries))
-    if gallery is None:
-        names, (numbers,) = number_classes(query_labels)
-        task = Task(queries, queries, numbers, numbers, shared=True)
-        if relation is None:
-            return task, query_labels, names
-        return as_graded(task, relation, query_labels), query_labels, np.arange(relation.num_classes)
-    searched = Vectors.read(gallery, "gallery embeddings")
-    if searched.dim != queries.dim:
-        raise ShapeError(
-            f"embeddings of {queries.dim} columns and gallery embeddings of {searched.dim}: expected the same number, "
-            "as embeddings of one model have"
-        )
-    searched_labels = read_labels(gallery_labels, len(searched), "gallery labels")
-    names, (query_class, gallery_class) = number_classes(query_labels, searched_labels)
-    task = Task(queries, searched, query_class, gallery_class, shared=False)
-    if relation is None:
-        return task, query_labels, names
-    return as_graded(task, relation, query_labels, searched_labels), query_labels, np.arange(relation.num_classes)
-
-
-def _select_answerable(task: Task) -> NDArray[np.intp]:
-    wanted = np.flatnonzero(task.relevant > 0)
-    if len(wanted) == 0:
-        where = "another member" if task.shared else "a member in the gallery"
-        raise LabelError(
-            f"none of the {len(task.queries)} queries has {where} of its class, so nothing can be found; "
-            "check that the labels are classes, not ids"
-        )
-    return wanted

@@ -37,6 +37,7 @@ class Collection:
         about: measures, curves and settings, for the page.
         key: of the images; collections with the same key can be compared row by row.
         version: of images and vectors; no other collection has it.
+        sequences: the track or shoot of each image, "" for none; one's own does not count in mistakes.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Collection:
     about: dict[str, Any] = field(default_factory=dict)
     key: str = ""
     version: str = "0"
+    sequences: NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,9 +106,15 @@ class Mistakes:
             return
         first, codes = collection.queries, collection.codes
         asked = slice(0, first or None)
-        gallery = (collection.vectors[first:], codes[first:]) if first else (None, None)
+        tracks, others = collection.sequences, slice(first, None)
+        searched = {
+            "gallery": collection.vectors[others] if first else None,
+            "gallery_labels": codes[others] if first else None,
+            "sequences": None if tracks is None else tracks[asked],
+            "gallery_sequences": None if tracks is None or not first else tracks[others],
+        }
         try:
-            found = find_first_classes(collection.vectors[asked], codes[asked], *gallery)
+            found = find_first_classes(collection.vectors[asked], codes[asked], **searched)
         except LabelError:  # no query has another image of its class to find
             return
         self.right[found.rows] = found.right

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from metrix.explore.collection import Collection
 from metrix.explore.pictures import Picture
 from metrix.search import LABEL, Index
+from metrix.search.sequences import SEQUENCE
 
 MOST = 100_000  # images on the map; of a larger index, every n-th
 
@@ -31,6 +32,7 @@ def read_collection(
     vectors: list[NDArray[np.float32]] = []
     ids: list[Any] = []
     labels: list[Any] = []
+    sequences: list[Any] = []
     seen = 0
     labelled = LABEL in index.columns
     for _, items in index.store.scan():
@@ -40,6 +42,7 @@ def read_collection(
         vectors.append(np.array(part.vectors))
         ids += part.ids.to_pylist()
         labels += part.columns[LABEL].to_pylist() if labelled else []
+        sequences += part.columns[SEQUENCE].to_pylist() if SEQUENCE in index.columns else []
 
     def picture(row: int, size: int, known: str) -> Picture:
         return read_picture(ids[row], size, known)
@@ -62,4 +65,5 @@ def read_collection(
         about={"uploads": uploads, "measures": [], "curves": {}, "settings": settings},
         key=version,
         version=version,
+        sequences=np.array(["" if one is None else str(one) for one in sequences]) if sequences else None,
     )

@@ -79,6 +79,7 @@ def _collection(run: ReportedRun, measured: MeasuredRun, pixels: int) -> Collect
         about=_about(run, measured),
         key=key,
         version=version,
+        sequences=test.every_sequence,
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from metrix.data import Broken
 from metrix.data.vector_files import read_embeddings
 from metrix.errors import InvalidInput
+from metrix.messages import first_few
 from metrix.retrieve.encoder import ImageEncoder, fingerprint
 from metrix.retrieve.engine_choice import open_query_engine
 from metrix.retrieve.image_lists import join_id, list_images, split_id
@@ -22,6 +23,7 @@ from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.search import Index
 from metrix.search.description import VectorEngine
+from metrix.search.sequences import SEQUENCE, group_by_sequence
 from metrix.train.batches import Report, ignore_report
 
 
@@ -34,6 +36,7 @@ class Queries:
     own: tuple[int, ...]  # a row or -1 each
     files: tuple[Path | None, ...]
     skipped: tuple[Broken, ...] = ()
+    sequences: tuple[Any, ...] = ()  # of each, None for none, as a manifest of queries says; () if none does
 
 
 def open_model(index: Index, run: Path | None = None, report: Report = ignore_report) -> TrainedModel:
@@ -85,7 +88,10 @@ def embed_queries(
     listed = listed.without({one.position: one.reason for one in broken})
     listed.require_few(max_bad)
     names = tuple(join_id(str(files[row]), boxes[row]) for row in rows)
-    return Queries(names, vectors, _rows_in(index, names), tuple(files[row] for row in rows), listed.skipped)
+    named = listed.columns.get(SEQUENCE)  # of the images that could be read, as the vectors are
+    sequences = () if named is None else tuple(named.to_pylist())
+    files = tuple(files[row] for row in rows)
+    return Queries(names, vectors, _rows_in(index, names), files, listed.skipped, sequences)
 
 
 def queries_by_id(index: Index, ids: Sequence[str]) -> Queries:
@@ -110,14 +116,51 @@ def queries_from_file(path: Path) -> Queries:
 
 
 def search_queries(
-    index: Index, queries: Queries, k: int, *, minimum: float | None = None, **options: Any
+    index: Index,
+    queries: Queries,
+    k: int,
+    *,
+    minimum: float | None = None,
+    not_same_sequence: bool = False,
+    where: Sequence[str] = (),
+    **options: Any,
 ) -> list[list[dict[str, Any]]]:
     """For each query, the neighbours as plain dictionaries: id, similarity and columns, nearest first.
 
-    `minimum` leaves out neighbours that are less similar; `options` are those of `Index.search`.
+    `minimum` leaves out neighbours that are less similar, `not_same_sequence` those of the query's own sequence;
+    `where` and `options` are those of `Index.search`.
     """
     own = list(queries.own) if any(row >= 0 for row in queries.own) else None
-    return index.search(queries.vectors, k, own=own, **options).records(minimum)
+    if not not_same_sequence:
+        return index.search(queries.vectors, k, own=own, where=where, **options).records(minimum)
+    answers: list[list[dict[str, Any]]] = [[]] * len(queries.names)
+    for numbers, other in group_by_sequence(_sequences_of(index, queries)):
+        mine = None if own is None else [own[n] for n in numbers]
+        hits = index.search(queries.vectors[numbers], k, own=mine, where=[*where, *other], **options)
+        for n, records in zip(numbers, hits.records(minimum), strict=True):
+            answers[n] = records
+    return answers
+
+
+def _sequences_of(index: Index, queries: Queries) -> list[Any]:
+    """The sequence of each query, by the index for its items and by the manifest of queries for others."""
+    if SEQUENCE not in index.columns:
+        listed = ", ".join(index.columns) or "none"
+        raise InvalidInput(
+            f"--not-same-sequence: expected an index with a column {SEQUENCE!r}, got one with the columns {listed}; "
+            "index a manifest that has it, or set it with metrix index --set FILE"
+        )
+    found = list(queries.sequences) or [None] * len(queries.names)
+    known = [n for n, row in enumerate(queries.own) if row >= 0]
+    columns = index.take(np.array([queries.own[n] for n in known], dtype=np.int64)).columns if known else None
+    for n, sequence in zip(known, [] if columns is None else columns[SEQUENCE].to_pylist(), strict=True):
+        found[n] = sequence
+    if all(sequence in (None, "") for sequence in found):
+        raise InvalidInput(
+            f"--not-same-sequence: expected queries with a sequence, got {first_few(queries.names)} without one; "
+            "search with items of the index, or with a manifest that has the column"
+        )
+    return found
 
 
 def same_threshold(index: Index, model: TrainedModel | None = None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from metrix import evaluate
 from metrix.core.compute.device_memory import block_bytes
 from metrix.core.relations import Relation
 from metrix.data.class_relations import describe_relation
+from metrix.data.layouts.manifest import read_cell
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.training_parts import has_test_part
-from metrix.data.vector_files import read_embeddings, read_labels
+from metrix.data.vector_files import read_embeddings, read_labels, read_sequences
 from metrix.errors import InvalidInput, LabelError
 from metrix.evaluate import Clustering, Comparison, Retrieval
 from metrix.extras import has_extra
@@ -45,6 +47,31 @@ class Examples:
     about: dict[str, Any] | None = None  # where they come from, for reports
     relation: Relation | None = None  # how relevant classes are to each other, by their number in `classes`
     classes: NDArray[Any] | None = None  # sorted, with a relation
+    sequences: NDArray[np.str_] | None = None  # (n,) "" for none; examples of a query's own do not count
+    gallery_sequences: NDArray[np.str_] | None = None
+
+    @property
+    def every_sequence(self) -> NDArray[np.str_] | None:
+        """The sequences of queries and gallery together."""
+        if self.sequences is None or self.gallery_sequences is None:
+            return self.sequences
+        return np.concatenate([self.sequences, self.gallery_sequences])
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Embeddings, labels and sequences, as `evaluate.retrieval` takes them."""
+        return {
+            "embeddings": self.vectors,
+            "labels": _number(self, self.labels),
+            "gallery": self.gallery,
+            "gallery_labels": _number(self, self.gallery_labels),
+            "sequences": self.sequences,
+            "gallery_sequences": self.gallery_sequences,
+        }
+
+    def without_sequences(self) -> Examples:
+        """The same examples, of which all others count for a query."""
+        return replace(self, sequences=None, gallery_sequences=None)
 
     @property
     def everything(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -116,10 +143,14 @@ def embed_examples(model: TrainedModel, spec: str | None = None, part: str = "te
         queries, gallery = model.embed("query", spec), model.embed("gallery", spec)
         about["fingerprint"] = f"{queries.fingerprint}{gallery.fingerprint}"
         examples = Examples(queries.vectors, queries.labels, gallery.vectors, gallery.labels, about)
+        examples = replace(examples, sequences=queries.sequences, gallery_sequences=gallery.sequences)
     else:
         found = model.embed(part, spec)
         about["fingerprint"] = found.fingerprint
-        examples = Examples(found.vectors, found.labels, about=about)
+        examples = Examples(found.vectors, found.labels, about=about, sequences=found.sequences)
+    if examples.sequences is not None:  # with other sequences, queries have other galleries
+        listed = [None if one is None else one.tolist() for one in (examples.sequences, examples.gallery_sequences)]
+        about["fingerprint"] += hashlib.sha256(repr(listed).encode()).hexdigest()
     if spec is not None and dataset.catalogue.categories is None and dataset.catalogue.separator is None:
         return examples  # other data, of plain classes
     classes = np.unique(examples.everything[1])
@@ -136,20 +167,26 @@ def read_examples(
     """Read embeddings and labels from files; a Parquet file can hold both."""
     if (gallery is None) and (gallery_labels is not None):
         raise InvalidInput("--gallery-labels: expected --gallery-embeddings with it, got none; give both, or neither")
-    vectors, names = _read_labelled(embeddings, labels, "--labels")
+    vectors, names, sequences = _read_labelled(embeddings, labels, "--labels")
     about: dict[str, Any] = {"embeddings": str(embeddings)}
     if gallery is None:
-        return Examples(vectors, names, about=about)
-    searched, searched_names = _read_labelled(gallery, gallery_labels, "--gallery-labels")
+        return Examples(vectors, names, about=about, sequences=sequences)
+    searched, searched_names, others = _read_labelled(gallery, gallery_labels, "--gallery-labels")
     about["gallery"] = str(gallery)
-    return Examples(vectors, names, searched, searched_names, about)
+    if sequences is None or others is None:  # nothing of the gallery is of a query's sequence
+        sequences = others = None
+    return Examples(vectors, names, searched, searched_names, about, sequences=sequences, gallery_sequences=others)
 
 
-def _read_labelled(embeddings: Path, labels: Path | None, flag: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_labelled(
+    embeddings: Path, labels: Path | None, flag: str
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_] | None]:
     if labels is None and embeddings.suffix.lower() != ".parquet":
         raise InvalidInput(f"{embeddings} has no labels: give them with {flag} FILE (.csv, .npy, .txt or .parquet)")
-    vectors = read_embeddings(embeddings)
-    return vectors, read_labels(labels or embeddings, len(vectors), embeddings)
+    vectors, table = read_embeddings(embeddings), labels or embeddings
+    sequences = read_sequences(table, len(vectors))
+    texts = None if sequences is None else np.array([read_cell(value) for value in sequences], dtype=np.str_)
+    return vectors, read_labels(table, len(vectors), embeddings), texts
 
 
 def evaluate_examples(
@@ -195,12 +232,10 @@ def evaluate_examples(
         from metrix.search import Index
 
         searcher = Index.build(examples.vectors if examples.gallery is None else examples.gallery, kind="ivf")
+    on_gpu = {"embeddings": _put_on_gpu(examples.vectors), "gallery": _put_on_gpu(examples.gallery)}
     retrieval = evaluate.retrieval(
-        _put_on_gpu(examples.vectors),
-        _number(examples, examples.labels),
-        chosen,
-        _put_on_gpu(examples.gallery),
-        _number(examples, examples.gallery_labels),
+        **{**examples.arguments, **on_gpu},
+        ks=chosen,
         resamples=resamples,
         over=over,
         searcher=searcher,
@@ -260,25 +295,37 @@ class _RefinedSearch:
 
     def __init__(self, examples: Examples, expand: int, rerank: int) -> None:
         from metrix.search import Index
+        from metrix.search.sequences import SEQUENCE
 
         self.queries, self.shared, self.expand, self.rerank = examples.vectors, examples.gallery is None, expand, rerank
-        self.index = Index.build(examples.vectors if examples.gallery is None else examples.gallery)
+        self.sequences = examples.sequences
+        gallery = examples.vectors if examples.gallery is None else examples.gallery
+        searched = examples.sequences if examples.gallery is None else examples.gallery_sequences
+        columns = None if searched is None else {SEQUENCE: list(searched)}
+        self.index = Index.build(gallery, columns=columns)
 
     def search_rows(self, rows: NDArray[np.intp], k: int, /) -> NDArray[np.int64]:
-        """The neighbours of some queries."""
-        own = rows.tolist() if self.shared else None
-        return self.index.search(self.queries[rows], k, own=own, expand=self.expand, rerank=self.rerank).rows
+        """The neighbours of some queries; what is of a query's own sequence takes no part in its refinement either."""
+        from metrix.search.sequences import group_by_sequence
+
+        found = np.full((len(rows), k), -1, dtype=np.int64)
+        sequences = [""] * len(rows) if self.sequences is None else [self.sequences[row] for row in rows.tolist()]
+        for numbers, where in group_by_sequence(sequences):
+            some = rows[numbers]
+            own = some.tolist() if self.shared else None
+            here = self.index.search(
+                self.queries[some], k, where=where, own=own, expand=self.expand, rerank=self.rerank
+            ).rows
+            found[numbers, : here.shape[1]] = here
+        return found
 
 
 def _measure_refined(
     examples: Examples, ks: tuple[int, ...], expand: int, rerank: int, *, resamples: int, over: str, per_class: bool
 ) -> Retrieval:
     found = evaluate.retrieval(
-        examples.vectors,
-        examples.labels,
-        ks,
-        examples.gallery,
-        examples.gallery_labels,
+        **examples.arguments,
+        ks=ks,
         resamples=resamples,
         over=over,
         searcher=_RefinedSearch(examples, expand, rerank),

@@ -224,9 +224,7 @@ def _quantise_best(model: TrainedModel, network: Any, session: OnnxSession) -> t
 
 
 def _measure(examples: Examples) -> evaluate.Retrieval:
-    return evaluate.retrieval(
-        examples.vectors, examples.labels, (1,), examples.gallery, examples.gallery_labels, resamples=0
-    )
+    return evaluate.retrieval(**examples.arguments, ks=(1,), resamples=0)
 
 
 def _embed_again(model: TrainedModel, examples: Examples, engine: Engine) -> Examples:

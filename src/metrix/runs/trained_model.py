@@ -85,11 +85,12 @@ def open_run(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartEmbeddings:
-    """Unit embeddings of a part, with the class name of each."""
+    """Unit embeddings of a part, with the class name and the sequence of each."""
 
     vectors: NDArray[np.float32]  # (n, d)
     labels: NDArray[np.str_]  # (n,)
     fingerprint: str  # of the images
+    sequences: NDArray[np.str_] | None = None  # (n,) "" for none
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -311,7 +312,7 @@ class TrainedModel:
         elif self.share[1] == 1:  # perhaps of a process that was killed after it wrote them
             remove_abandoned(kept)
             shutil.rmtree(_blocks_folder(kept, key), ignore_errors=True)
-        return PartEmbeddings(vectors, labels, images)
+        return PartEmbeddings(vectors, labels, images, part.sequences)
 
     def _embed_and_keep(self, dataset: Dataset, part: Part, kept: Path, key: str) -> NDArray[np.float32]:
         try:
@@ -358,6 +359,7 @@ def fingerprint_images(dataset: Dataset, part: Part) -> str:
         parts=np.full(len(at), "", dtype=np.str_),
         boxes=None if whole.boxes is None else tuple(whole.boxes[i] for i in chosen),
         categories=None,
+        sequences=None,
         pixels=None if whole.pixels is None else whole.pixels[at],
         vectors=None if whole.vectors is None else whole.vectors[at],
     )

@@ -2,11 +2,11 @@
 
     filter      all { "or" all }
     all         one { "and" one }
-    one         "(" filter ")"  |  COLUMN OPERATOR VALUE  |  COLUMN "in" "(" VALUE { "," VALUE } ")"
+    one         "(" filter ")"  |  "not" one  |  COLUMN OPERATOR VALUE  |  COLUMN "in" "(" VALUE { "," VALUE } ")"
 
 A value with the words and, or, a comma or an unpaired parenthesis stands in quotes, single or double; so may a column.
 The reader is written by hand and looks at each character a fixed number of times, since a service reads filters of
-strangers. An item without a value in a column never meets a comparison with it.
+strangers. An item without a value in a column never meets a comparison with it; so it meets `not` of one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 _ENDS_VALUE = re.compile(r"[(),]|\b(?:and|or)\b", re.IGNORECASE)
 _ENDS_COLUMN = re.compile(r"[=<>!()]|\bin\s{0,20}\(", re.IGNORECASE)
 _SPACES = re.compile(r"\s*")
-_WORDS = {word: re.compile(rf"\b{word}\b", re.IGNORECASE) for word in ("and", "or", "in")}
+_WORDS = {word: re.compile(rf"\b{word}\b", re.IGNORECASE) for word in ("and", "or", "in", "not")}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,14 @@ class AnyOf:
     parts: tuple[Filter, ...]
 
 
-Filter = Condition | AllOf | AnyOf
+@dataclass(frozen=True)
+class Not:
+    """A filter that an item must not meet."""
+
+    part: Filter
+
+
+Filter = Condition | AllOf | AnyOf | Not
 EVERYTHING = AllOf(())
 
 
@@ -71,6 +78,18 @@ def read_filter(texts: Sequence[str], column_types: Mapping[str, str]) -> Filter
     """
     parts = tuple(_Reader(text, column_types).read() for text in texts)
     return parts[0] if len(parts) == 1 else AllOf(parts)
+
+
+def write_value(value: Value) -> str:
+    """A value as it stands in a filter, whatever it holds.
+
+    >>> write_value('say "or"'), write_value(7)
+    ('"say \\\\"or\\\\""', '7')
+    """
+    if not isinstance(value, str):
+        return str(value).lower() if isinstance(value, bool) else repr(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 class _Reader:
@@ -99,16 +118,28 @@ class _Reader:
         return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
     def _one(self) -> Filter:
-        if not self._take("("):
+        negated = self._take_not()
+        if not negated and not self._take("("):
             return self._comparison()
         self.depth += 1
         if self.depth > DEPTH:
             raise InvalidInput(f"condition: expected at most {DEPTH} parentheses within parentheses, got more")
-        found = self._any()
-        if not self._take(")"):
+        found = Not(self._one()) if negated else self._any()
+        if not negated and not self._take(")"):
             raise self._expected(")")
         self.depth -= 1
         return found
+
+    def _take_not(self) -> bool:
+        """Whether `not` follows, and not a column whose name begins with it."""
+        before = self.at
+        if not self._take_word("not"):
+            return False
+        end = _ENDS_COLUMN.search(self.text, self.at)
+        if end is not None and self.text[before : end.start()].strip() in self.types:
+            self.at = before
+            return False
+        return True
 
     def _comparison(self) -> Condition:
         column = self._column()
@@ -231,6 +262,8 @@ def mask(condition: Filter, columns: Any) -> NDArray[np.bool_]:
         for part in condition.parts:
             found &= mask(part, columns)
         return found
+    if isinstance(condition, Not):
+        return ~mask(condition.part, columns)
     found = np.zeros(columns.num_rows, dtype=np.bool_)
     for part in condition.parts:
         found |= mask(part, columns)
@@ -258,6 +291,8 @@ def for_integers(condition: Filter, column_types: Mapping[str, str]) -> Filter:
     >>> for_integers(Condition("n", "<", 2.5), {"n": "integer"})
     Condition(column='n', operator='<', value=3)
     """
+    if isinstance(condition, Not):
+        return Not(for_integers(condition.part, column_types))
     if not isinstance(condition, Condition):
         return type(condition)(tuple(for_integers(part, column_types) for part in condition.parts))
     if column_types.get(condition.column) != "integer":
@@ -287,6 +322,8 @@ def expression(condition: Filter, fields: Mapping[str, str], has_value: Mapping[
         fields: the field of each column.
         has_value: the field that says whether an item has a value in a column, of columns that may have none.
     """
+    if isinstance(condition, Not):
+        return f"not ({expression(condition.part, fields, has_value)})"
     if not isinstance(condition, Condition):
         word = " and " if isinstance(condition, AllOf) else " or "
         return word.join(f"({expression(part, fields, has_value)})" for part in condition.parts)

@@ -18,7 +18,7 @@ KS_LARGE = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
     """Recall@K of a part, of queries against the gallery where the data has one; processes share the queries.
 
-    Where classes are positive to each other in degrees, also NDCG@K.
+    Where classes are positive to each other in degrees, also NDCG@K. Images of a query's own sequence do not count.
     """
     dataset, device = batches.dataset, team.device
     ks = KS_LARGE.get(dataset.catalogue.layout, KS)
@@ -27,12 +27,13 @@ def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
         queries, gallery = dataset.query, dataset.gallery
         vectors, searched = batches.embed(queries, device).to(device), batches.embed(gallery, device).to(device)
         relation = relate_classes(batches.config, dataset, queries.class_names)
-        found = count_hits(vectors, queries.labels, ks, searched, gallery.labels, share, relation)
+        tracks = queries.sequences, gallery.sequences
+        found = count_hits(vectors, queries.labels, ks, searched, gallery.labels, share, relation, *tracks)
     else:
         queries = dataset.part(name)
         relation = relate_classes(batches.config, dataset, queries.class_names)
         vectors = batches.embed(queries, device).to(device)
-        found = count_hits(vectors, queries.labels, ks, share=share, relation=relation)
+        found = count_hits(vectors, queries.labels, ks, share=share, relation=relation, sequences=queries.sequences)
     answered, *hits = team.sum([found.queries, *found.hits.values()])
     recall = {str(k): hit / answered for k, hit in zip(ks, hits, strict=True)}
     measured = {"recall": recall, "images": len(queries), "classes": queries.num_classes}

@@ -20,6 +20,7 @@ FULL: dict[str, list[Any]] = {
     "is_query": [None, None, True, False, True],
     "is_gallery": [None, None, False, True, True],
     "category": ["cat", "cat", "dog", "dog", "dog"],
+    "sequence": [None, "", "shoot 1", "2", None],
     "x_1": [2, None, None, None, None],
     "x_2": [8, None, None, None, None],
     "y_1": [1, None, None, None, None],
@@ -57,6 +58,9 @@ def test_all_columns(tmp_path: Path, suffix: str) -> None:
     assert dataset.query.paths == ("c.png", "e.png")
     assert dataset.gallery.paths == ("d.png", "e.png")
     assert dataset.catalogue.categories == ("cat", "cat", "dog", "dog", "dog")
+    assert dataset.catalogue.sequences == ("", "", "shoot 1", "2", "")
+    assert dataset.query.sequences is not None
+    assert dataset.query.sequences.tolist() == ["shoot 1", ""]
     # The crop box is x_1 <= x < x_2, y_1 <= y < y_2; the second image has none.
     assert dataset.train[0][0].shape == (3, 4, 6)
     assert dataset.train[1][0].shape == (3, 10, 12)

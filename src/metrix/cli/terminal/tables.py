@@ -52,10 +52,12 @@ def _describe(result: Evaluation) -> list[str]:
         f"{retrieval.queries:,} queries of {count(retrieval.classes, 'class')} in a gallery of "
         f"{retrieval.gallery_size:,} of {count(retrieval.gallery_classes, 'class')}"
     ]
-    if retrieval.left_out:
-        one = result.examples.removesuffix("s")
+    one = result.examples.removesuffix("s")
+    if alone := retrieval.left_out - retrieval.only_in_own_sequence:
         why = f"the only {one} of their class" if "labels" not in result.about else f"without another {one} that counts"
-        lines[0] += f"; {retrieval.left_out:,} left out, {why}"
+        lines[0] += f"; {alone:,} left out, {why}"
+    if retrieval.exclusion:
+        lines.append(retrieval.exclusion)
     if retrieval.caution:
         lines.append(f"[bold yellow]caution[/]: figures {retrieval.caution}")
     if "labels" in result.about:

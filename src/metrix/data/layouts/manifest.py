@@ -6,9 +6,10 @@
 `split` (train, validation or test), `is_query` and `is_gallery` assign the parts; without `split`, classes are split
 at random as those of a folder are. `validation` rows are for model selection; in a table without `test` rows, as
 OpenMetricLearning writes them, they are what is measured in the end instead. `x_1, x_2, y_1, y_2` is a crop box and
-`category` a group of classes. Other columns are ignored, but a name that looks misspelt is an error. Values of a .csv
-file may be separated by commas, semicolons (as spreadsheets in many countries write them) or tabs: its first line
-decides. Names of these columns may be in capitals, and paths may have the backslashes of Windows.
+`category` a group of classes. Images with the same `sequence` (frames of one track, photos of one shoot) do not count
+for each other when retrieval is measured. Other columns are ignored, but a name that looks misspelt is an error. Values
+of a .csv file may be separated by commas, semicolons (as spreadsheets in many countries write them) or tabs: its first
+line decides. Names of these columns may be in capitals, and paths may have the backslashes of Windows.
 
 Images to index or to search with are read by the same functions (`metrix.retrieve.image_lists`).
 """
@@ -33,7 +34,7 @@ NEEDED = ("label", "path")
 SETS = "labels"  # a column in place of `label`
 SEPARATOR = "|"
 BOX = ("x_1", "y_1", "x_2", "y_2")  # left, upper, right, lower
-OPTIONAL = ("split", "is_query", "is_gallery", "category", *BOX)
+OPTIONAL = ("split", "is_query", "is_gallery", "category", "sequence", *BOX)
 SPLITS = {"train": "train", "validation": "val", "val": "val", "test": "test"}
 TRUE, FALSE = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no", "")
 
@@ -65,7 +66,7 @@ def _join_labels(where: str, cell: Any) -> str:
     >>> _join_labels("row 1", "sea| sand|sea")
     'sand|sea'
     """
-    texts = [_text(x) for x in cell] if isinstance(cell, list | tuple) else _text(cell).split(SEPARATOR)
+    texts = [read_cell(x) for x in cell] if isinstance(cell, list | tuple) else read_cell(cell).split(SEPARATOR)
     found = sorted({text.strip() for text in texts if text.strip()})
     if any(SEPARATOR in text for text in found):
         raise DataError(f"{where}: labels: expected names without {SEPARATOR!r}, which separates them, got {found}")
@@ -76,7 +77,7 @@ def _join_labels(where: str, cell: Any) -> str:
 
 def choose_splits(values: Sequence[Any]) -> tuple[Mapping[str, str], list[str]]:
     """The part that each value of the column `split` stands for, and a note if validation rows are the test part."""
-    given = {_text(value) for value in values}
+    given = {read_cell(value) for value in values}
     if "test" in given or given.isdisjoint({"validation", "val"}):
         return SPLITS, []
     note = "no row is of the split test: validation rows are the test part, not for selection"
@@ -219,7 +220,7 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
 
 
 def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[str, str]) -> ImageRow:
-    label, path = _text(values["label"]), _text(values["path"])
+    label, path = read_cell(values["label"]), read_cell(values["path"])
     if not label or not path:
         raise DataError(f"{where}: expected a label and a path, got {label!r} and {path!r}")
     path = read_path(path, root)
@@ -230,7 +231,8 @@ def _parse_row(where: str, values: dict[str, Any], root: Path, splits: Mapping[s
         label,
         parse_part(where, values, splits),
         parse_box(where, values),
-        _text(values.get("category")),
+        read_cell(values.get("category")),
+        read_cell(values.get("sequence")),
     )
 
 
@@ -254,7 +256,7 @@ def parse_part(where: str, values: Mapping[str, Any], splits: Mapping[str, str])
     """The part of a row by its columns `split`, `is_query` and `is_gallery`; `where` is how an error refers to it."""
     if "split" not in values:
         return UNSPLIT
-    given = _text(values["split"])
+    given = read_cell(values["split"])
     if given not in splits:
         raise DataError(f"{where}: {unknown_choice('split', given, splits)}")
     part = splits[given]
@@ -267,7 +269,7 @@ def parse_part(where: str, values: Mapping[str, Any], splits: Mapping[str, str])
 
 
 def _parse_flag(where: str, name: str, value: Any) -> bool:
-    text = _text(value).lower()
+    text = read_cell(value).lower()
     if text not in TRUE + FALSE:
         raise DataError(f"{where}: {name}: expected true, false, 1, 0 or nothing, got {value!r}")
     return text in TRUE
@@ -275,7 +277,7 @@ def _parse_flag(where: str, name: str, value: Any) -> bool:
 
 def parse_box(where: str, values: Mapping[str, Any]) -> Box | None:
     """The crop box of a row; None if it has none. `where` is how an error refers to the row."""
-    texts = [_text(values.get(name)) for name in BOX]
+    texts = [read_cell(values.get(name)) for name in BOX]
     if not any(texts):
         return None
     try:
@@ -289,7 +291,7 @@ def parse_box(where: str, values: Mapping[str, Any]) -> Box | None:
     return left, upper, right, lower
 
 
-def _text(value: Any) -> str:
+def read_cell(value: Any) -> str:
     """A cell as text; a missing value is the empty text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

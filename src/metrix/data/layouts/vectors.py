@@ -6,7 +6,8 @@
 
 `label` is required. `split` (train, validation or test), `is_query` and `is_gallery` assign the parts as in a manifest;
 without `split`, a column `part` does, as `metrix embed` writes it, and without both, classes are split at random.
-A column `path` or `id` names the vectors, if it is different for each; other columns are ignored.
+A column `path` or `id` names the vectors, if it is different for each; `sequence` is that of a manifest; other columns
+are ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def read(path: Path) -> Catalogue:
         text = "" if label is None else str(label).strip()
         if not text or text == "nan":
             raise DataError(f"{where}: expected a label, got {label!r}")
-        rows.append(ImageRow(str(n), text, read_part(where, {key: columns[key][n] for key in keys}, splits)))
+        part = read_part(where, {key: columns[key][n] for key in keys}, splits)
+        sequence = manifest.read_cell(columns["sequence"][n]) if "sequence" in columns else ""
+        rows.append(ImageRow(str(n), text, part, sequence=sequence))
     if path.suffix.lower() == ".parquet" and "path" in columns:
         notes.append("the column of vectors is used, not the images in the column path; manifest:FILE uses those")
     found = Catalogue.from_rows(NAME, path.parent.resolve(), rows, notes=notes)

@@ -197,9 +197,7 @@ def retrieve(study: StudyFolder, cell: Cell, initial: bool = False) -> Retrieval
     from metrix.runs.trained_model import open_run
 
     found = embed_examples(open_run(study.store.run(cell.key).path, initial=initial))
-    return evaluate.retrieval(
-        found.vectors, found.labels, gallery=found.gallery, gallery_labels=found.gallery_labels, ks=(1,)
-    )
+    return evaluate.retrieval(**found.arguments, ks=(1,))
 
 
 def list_trials(study: StudyFolder) -> list[FinishedTrial]:

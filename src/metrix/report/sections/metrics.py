@@ -144,8 +144,10 @@ def _build_table(runs: Sequence[ReportedRun], resamples: int) -> Table:
     for one in measured_runs(runs):
         if one.retrieval.caution:
             notes.append(f"{one.name}: figures {one.retrieval.caution}.")
-        if one.retrieval.left_out:
-            left_out = f"{one.retrieval.left_out:,}"
+        if one.retrieval.exclusion:
+            notes.append(f"{one.name}: {one.retrieval.exclusion}.")
+        if alone := one.retrieval.left_out - one.retrieval.only_in_own_sequence:
+            left_out = f"{alone:,}"
             example = one.evaluation.examples.removesuffix("s")
             notes.append(f"{one.name}: {left_out} queries left out, whose class has no other {example}.")
         if one.untrained is not None:
