@@ -15,21 +15,11 @@ import pytest
 
 from metrix.errors import DataError, InvalidInput, MetrixWarning
 from metrix.search import Fingerprint, Index, Items, Settings, find_duplicates, find_suspects, milvus_store
+from tests.search.milvus_steps import Q, all_ids, apply_change, photos, take_step
+from tests.serve.test_milvus_served import serve_and_change
 
 pytest.importorskip("pymilvus", reason="Milvus is NOT TESTED: pip install 'metrix[milvus]'")
 pytest.importorskip("milvus_lite", reason="Milvus is NOT TESTED: pip install 'metrix[milvus]'")
-
-
-def photos(n: int, seed: int = 0, start: int = 0) -> Items:
-    numbers = range(start, start + n)
-    columns = {
-        "label": [None if i % 7 == 0 else f'it\'s "{i % 3}" \\ ü' for i in numbers],
-        "unit price": [None if i % 5 == 0 else float("nan") if i % 11 == 0 else i / 2 for i in numbers],
-        "stock": list(numbers),
-        "sold": [i % 2 == 0 for i in numbers],
-    }
-    vectors = np.random.default_rng(seed).standard_normal((n, 12))
-    return Items.read(vectors, [f"a/{i}.jpg" for i in numbers], columns)
 
 
 def both(tmp_path: Path, batches: list[Items], store: str, **options: Any) -> tuple[Index, Index]:
@@ -43,7 +33,6 @@ def same(a: Index, b: Index, queries: np.ndarray, k: int, **options: Any) -> Non
     np.testing.assert_allclose(one.similarities, other.similarities, atol=2e-6)
 
 
-Q = np.random.default_rng(9).standard_normal((6, 12))
 FILTERS = [
     ['label=it\'s "1" \\ ü'],
     ['label!=it\'s "1" \\ ü'],
@@ -201,71 +190,25 @@ def test_a_store_that_is_not_there_is_a_clear_error(tmp_path: Path, capfd: pytes
     assert "Traceback" not in capfd.readouterr().err
 
 
-STEP = """
-import json, os, sys, warnings
-from pathlib import Path
-import numpy as np
-from metrix.search import Index, milvus_store
-from tests.search.test_milvus import Q, apply_change, photos
-
-warnings.simplefilter("ignore")
-folder, store, step, left = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-milvus_store.BATCH_BYTES = 12 * 4 * 6  # six rows at a time
-sent = milvus_store.MilvusStore._upsert
-
-def kill(self, rows):
-    global left
-    for start in range(0, len(rows), 6):
-        left -= 1
-        if left < 0:
-            os._exit(9)
-        sent(self, rows[start:start + 6])
-
-milvus_store.MilvusStore._upsert = kill
-if step == "build":
-    Index.create(folder, [photos(50)], store=store)
-elif step != "look":
-    apply_change(Index.open(folder, store), step)
-index = Index.open(folder, store)
-scanned = sorted(one for _, items in index.store.scan() for one in items.ids.to_pylist())
-print(json.dumps([len(index), scanned, index.search(Q, 70).ids.tolist()]))
-"""
-
-
-def take_step(folder: Path, store: str, step: str, left: int = 1 << 30) -> Any:
-    """What an index holds after a step in a process of its own, which is killed after so many messages; None then."""
-    command = [sys.executable, "-c", STEP, str(folder), store, step, str(left)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == (0 if left == 1 << 30 else 9), found.stderr
-    return json.loads(found.stdout.splitlines()[-1]) if found.returncode == 0 else None
-
-
-def apply_change(index: Index, change: str) -> None:
-    if change == "add":
-        index.add(photos(20, seed=2, start=50))
-    elif change == "update":
-        index.update(photos(20, seed=3, start=40))
-    elif change == "delete":
-        index.delete([f"a/{n}.jpg" for n in range(5, 25)])
-    else:
-        index.merge(Index.build(photos(13, seed=4, start=900).vectors, [f"m/{n}" for n in range(13)]))
-    index.close()
-
-
-@pytest.mark.parametrize("change", ["update", "delete", "merge"])
+@pytest.mark.parametrize(
+    ("milvus", "change"),
+    [("lite", "update"), ("lite", "delete"), ("lite", "merge"), ("server", "update")],  # make chaos tries them all
+    indirect=["milvus"],
+)
 def test_a_change_that_is_killed_is_unseen_and_can_be_repeated(tmp_path: Path, milvus: str, change: str) -> None:
     faiss = Index.create(tmp_path / "faiss.index", [photos(50)])
-    folder = tmp_path / "milvus.index"
-    before = take_step(folder, milvus, "build")
-    assert before[2] == faiss.search(Q, 70).ids.tolist()
-    take_step(folder, milvus, change, left=1)
-    assert take_step(folder, milvus, "look") == before
-    apply_change(faiss, change)
-    count, scanned, found = take_step(folder, milvus, change)
-    faiss = Index.open(tmp_path / "faiss.index")
-    assert (count, len(scanned)) == (len(faiss), len(faiss))
-    assert scanned == sorted(one for _, items in faiss.store.scan() for one in items.ids.to_pylist())
-    assert found == faiss.search(Q, 70).ids.tolist()
+    take_step(tmp_path / "milvus.index", milvus, "build")  # milvus-lite lets one process at a time open a store
+    take_step(tmp_path / "milvus.index", milvus, change, messages=1)
+    remote = Index.open(tmp_path / "milvus.index", milvus)
+    assert all_ids(remote) == all_ids(faiss)
+    same(faiss, remote, Q, 70)
+    for index in (faiss, remote):
+        apply_change(index, change)
+    faiss, remote = Index.open(tmp_path / "faiss.index"), Index.open(tmp_path / "milvus.index", milvus)
+    assert len(remote) == len(faiss)
+    assert all_ids(remote) == all_ids(faiss)
+    same(faiss, remote, Q, 70)
+    remote.close()
 
 
 def test_a_reader_keeps_its_generation_through_a_change(tmp_path: Path, milvus_server: str) -> None:
@@ -280,6 +223,29 @@ def test_a_reader_keeps_its_generation_through_a_change(tmp_path: Path, milvus_s
     assert len(now) == 30
     for index in (reader, writer, now):
         index.close()
+
+
+def test_a_scan_sees_what_was_written_just_before(tmp_path: Path, milvus: str) -> None:
+    index = Index.create(tmp_path / "i", [photos(5)], store=milvus)
+    for n in range(5, 25, 5):
+        index.add(photos(5, start=n))
+        assert all_ids(index) == sorted(f"a/{i}.jpg" for i in range(n + 5))
+    index.delete([f"a/{n}.jpg" for n in range(20)])
+    assert all_ids(index) == [f"a/{n}.jpg" for n in range(20, 25)]
+    index.close()
+
+
+def test_a_server_is_served(tmp_path: Path, milvus_server: str) -> None:
+    serve_and_change(tmp_path / "i", f"milvus:{milvus_server}")
+
+
+def test_a_change_waits_for_no_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index.create(tmp_path / "i", [photos(9)], store=f"milvus:{tmp_path / 'p.db'}")
+    monkeypatch.setattr("pymilvus.MilvusClient.flush", lambda *_, **__: pytest.fail("it flushed"))
+    index.add(photos(3, start=9))
+    index.delete(["a/1.jpg"])
+    assert len(index) == 11
+    index.close()
 
 
 def test_a_copy_neither_changes_nor_drops_the_original(tmp_path: Path) -> None:

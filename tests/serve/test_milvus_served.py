@@ -17,14 +17,18 @@ pytest.importorskip("milvus_lite")
 WRITER = {"authorization": "Bearer pen"}
 
 
-def test_an_index_in_milvus_is_served_and_changed(tmp_path: Path) -> None:
+def test_an_index_in_milvus_lite_is_served_and_changed(tmp_path: Path) -> None:
+    serve_and_change(tmp_path / "i", f"milvus:{tmp_path / 'store.db'}")
+
+
+def serve_and_change(folder: Path, store: str) -> None:
+    """Compare the answers of a served index with those of faiss, and change it; `tests/search` has a server."""
     vectors = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32)
     ids = [f"{n:02d}" for n in range(60)]
     items = Items.read(vectors, ids, {"label": [f"k{n % 3}" for n in range(60)]})
-    store = f"milvus:{tmp_path / 'store.db'}"
-    Index.create(tmp_path / "i", iter([items]), store=store).close()
+    Index.create(folder, iter([items]), store=store).close()
     twin = Index.build(vectors, ids, columns={"label": [f"k{n % 3}" for n in range(60)]})
-    with client_of(tmp_path / "i", store=store, access=Access(write_token="pen"), poll=60) as client:
+    with client_of(folder, store=store, access=Access(write_token="pen"), poll=60) as client:
         asked = [{"id": one, "k": 5} for one in ids[:12]] + [
             {"id": one, "k": 5, "where": "label=k1"} for one in ids[:6]
         ]

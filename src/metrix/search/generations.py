@@ -61,7 +61,7 @@ def write_items(
     try:
         opened = MilvusStore(place, kind, first.column_types, folder, generation, 0)
         try:
-            added = opened.insert(chained(first, batches), generation, 0)
+            added = opened.fill(chained(first, batches), generation)
         finally:
             opened.close()
     except BaseException:

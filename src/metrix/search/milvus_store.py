@@ -178,32 +178,29 @@ class MilvusStore:
                 f"{self._collection}: the index was changed by another process since it was opened; open it again"
             ) from None
 
-    def _query(self, condition: str, fields: list[str]) -> list[dict[str, Any]]:
+    def _query(self, condition: str, fields: list[str], limit: int | None = None) -> list[dict[str, Any]]:
         with explained(self._collection):
             found: list[dict[str, Any]] = self._client.query(
-                self._collection, filter=condition, output_fields=fields, consistency_level="Strong"
+                self._collection, filter=condition, output_fields=fields, limit=limit, consistency_level="Strong"
             )
         return found
 
     def scan(self, rows: int = SCAN_ROWS) -> Iterator[tuple[NDArray[np.int64], Items]]:
-        """All items with their rows, some at a time."""
-        for found in self._iterate(self._seen(), ["*"], rows):
-            yield np.array([one["row"] for one in found], dtype=np.int64), self._items(found)
+        """All items with their rows, some at a time.
 
-    def _iterate(self, condition: str, fields: list[str], rows: int = SCAN_ROWS) -> Iterator[list[dict[str, Any]]]:
-        with explained(self._collection):
-            batches = self._client.query_iterator(
-                self._collection,
-                batch_size=min(rows, MOST),
-                filter=condition,
-                output_fields=fields,
-                consistency_level="Strong",
-            )
-            try:
-                while found := batches.next():
-                    yield list(found)
-            finally:
-                batches.close()
+        Rows are asked for by their numbers: an iterator of pymilvus may not see what was written just before.
+        """
+        at_once = min(rows, MOST, self._rows_at_once)
+        for start in range(0, int(self._place["next_row"]), at_once):
+            found = self._query(f"row >= {start} and row < {start + at_once} and {self._seen()}", ["*"])
+            if found:
+                found.sort(key=lambda one: int(one["row"]))
+                yield np.array([one["row"] for one in found], dtype=np.int64), self._items(found)
+
+    @property
+    def _rows_at_once(self) -> int:
+        """How many rows with their vectors one message may have."""
+        return max(1, BATCH_BYTES // (4 * self.dim))
 
     def _items(self, rows: Sequence[Mapping[str, Any]], vectors: bool = True) -> Items:
         ids = pa.array([row["id"] for row in rows], pa.string() if self._text else pa.int64())
@@ -223,7 +220,7 @@ class MilvusStore:
         for start in range(0, len(gone), AT_ONCE):
             found = self._read(gone[start : start + AT_ONCE], ["*"])
             self._upsert([{**one, "removed": generation} for one in found])
-        added = self.insert(new, generation, int(self._place["next_row"]))
+        added = self._insert(new, generation, int(self._place["next_row"]))
         return {**self._place, "next_row": int(self._place["next_row"]) + added}
 
     def set_columns(
@@ -243,14 +240,24 @@ class MilvusStore:
         changed = Items(found.ids, found.vectors, pa.table(columns))
         return self.change(folder, generation, [changed], rows), dict(self._column_types)
 
-    def insert(self, batches: Iterable[Items], generation: int, next_row: int) -> int:
-        """Add items as rows from `next_row` on; returns how many."""
+    def fill(self, batches: Iterable[Items], generation: int) -> int:
+        """Add the items of a build and let Milvus index them; returns how many."""
+        added = self._insert(batches, generation, 0)
+        with explained(self._collection):
+            self._client.flush(self._collection)
+        return added
+
+    def _insert(self, batches: Iterable[Items], generation: int, next_row: int) -> int:
+        """Add items as rows from `next_row` on; returns how many.
+
+        Milvus keeps what it has acknowledged. A flush after every change would only make small segments, in seconds,
+        and newer servers allow one in ten seconds.
+        """
         first, ids = next_row, []
-        at_once = max(1, BATCH_BYTES // (4 * self.dim))
         for batch in batches:
             self._require_same(batch)
             ids.append(batch.ids)
-            for part in in_batches(same_columns(batch, self._column_types), at_once):
+            for part in in_batches(same_columns(batch, self._column_types), self._rows_at_once):
                 self._upsert(
                     [
                         {
@@ -267,8 +274,6 @@ class MilvusStore:
                 next_row += len(part)
         if len(ids) > 1:  # the ids of one batch are distinct already
             require_distinct(pa.chunked_array(ids))
-        with explained(self._collection):
-            self._client.flush(self._collection)
         return next_row - first
 
     def _columns_of(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,10 +286,9 @@ class MilvusStore:
         return found
 
     def _upsert(self, rows: list[dict[str, Any]]) -> None:
-        at_once = max(1, BATCH_BYTES // (4 * self.dim))
-        for start in range(0, len(rows), at_once):
+        for start in range(0, len(rows), self._rows_at_once):
             with explained(self._collection):
-                self._client.upsert(self._collection, rows[start : start + at_once])
+                self._client.upsert(self._collection, rows[start : start + self._rows_at_once])
 
     def remove_unseen(self) -> None:
         """Delete what no generation has any more, and undo what a writer left that was killed.
@@ -292,12 +296,14 @@ class MilvusStore:
         Rows that the current generation removed stay until the next change, for readers of the one before it.
         """
         self._delete(f"removed <= {self._generation}")
-        for found in self._iterate(f"removed > {self._generation} and removed < {NEVER}", ["*"]):
+        while found := self._query(
+            f"removed > {self._generation} and removed < {NEVER}", ["*"], min(MOST, self._rows_at_once)
+        ):
             self._upsert([{**one, "removed": NEVER} for one in found])
         self._delete(f"added > {self._generation}")
 
     def _delete(self, condition: str) -> None:
-        for found in self._iterate(condition, ["row"]):
+        while found := self._query(condition, ["row"], MOST):
             with explained(self._collection):
                 self._client.delete(self._collection, ids=[one["row"] for one in found])
 
