@@ -20,6 +20,7 @@ from rich.markup import escape
 from metrix.cli import (
     analyze,
     cache,
+    classify,
     compare,
     data,
     demo,
@@ -99,6 +100,7 @@ for verb in (
     embed,
     index,
     search,
+    classify,
     threshold,
     serve,
     export,

@@ -112,14 +112,14 @@ def search(
             outcome = _find_suspects(opened, k, html, csv, report)
         else:
             reading = {"max_bad": parse_max_bad(max_bad), "root": root, "follow_links": follow_links}
-            asked, model = _read_queries(opened, queries, ids, vector, run, reading, report)
+            asked, model = read_queries(opened, queries, ids, vector, run, reading, report)
             options = {"where": where or [], "expand": expand, "rerank": rerank}
             options["not_same_sequence"] = not_same_sequence
             outcome = _find(opened, asked, model, k, same, threshold, options, html)
     outcome.print(json_output)
 
 
-def _read_queries(
+def read_queries(
     index: Index,
     images: list[str] | None,
     ids: list[str] | None,

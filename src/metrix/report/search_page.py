@@ -24,9 +24,9 @@ def compose_search_page(
     """A gallery of queries and their neighbours; right and wrong where the class of the query is known."""
     shown = []
     for n in range(min(len(answers), MOST)):
-        label = _label(index, queries, n)
-        picture = _query_picture(index, queries, n, label)
-        hits = [_hit(index, one["id"], one.get(LABEL), label, one["similarity"]) for one in answers[n]]
+        label = find_label(index, queries, n)
+        picture = find_query_picture(index, queries, n, label)
+        hits = [find_hit(index, one["id"], one.get(LABEL), label, one["similarity"]) for one in answers[n]]
         shown.append(Query(picture, {"nearest": hits}))
     title = f"{len(answers):,} {'query' if len(answers) == 1 else 'queries'} in {count(len(index), _noun(index))}"
     return Page("Search", [Section(title, [Gallery(shown, _more(len(answers)), "search")])], about)
@@ -37,7 +37,7 @@ def compose_duplicates_page(index: Index, groups: Sequence[Duplicates]) -> Page:
     shown = []
     for group in groups[:MOST]:
         first, *others = group.ids[:13]
-        hits = [_hit(index, one, None, None, group.similarity) for one in others]
+        hits = [find_hit(index, one, None, None, group.similarity) for one in others]
         shown.append(Query(_picture(index, first, None), {count(len(group.ids), _noun(index)): hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(groups)), "duplicates")] if shown else [Text("None were found.")]
     return Page("Duplicates", [Section(count(len(groups), "group"), blocks)])
@@ -47,7 +47,7 @@ def compose_suspects_page(index: Index, suspects: Sequence[Suspect]) -> Page:
     """A row for each image whose label its neighbours contradict."""
     shown = []
     for one in suspects[:MOST]:
-        hits = [_hit(index, near.id, near.label, one.label, near.similarity) for near in one.neighbours]
+        hits = [find_hit(index, near.id, near.label, one.label, near.similarity) for near in one.neighbours]
         said = f"{one.id}: {100 * one.share:.0f} % of the neighbours' similarity says {one.suggested}"
         shown.append(Query(_picture(index, one.id, f"labelled {one.label}"), {said: hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(suspects)), "suspects")] if shown else [Text("None were found.")]
@@ -58,14 +58,16 @@ def _more(number: int) -> str:
     return f"The first {MOST} of {number:,}." if number > MOST else ""
 
 
-def _label(index: Index, queries: Queries, n: int) -> str | None:
+def find_label(index: Index, queries: Queries, n: int) -> str | None:
+    """The label of a query that is an item of the index; None for others."""
     if queries.own[n] < 0 or LABEL not in index.columns:
         return None
     label: str | None = index.store.read_table(np.array([queries.own[n]]))[LABEL][0].as_py()
     return label
 
 
-def _hit(index: Index, one: Any, label: str | None, wanted: str | None, similarity: float) -> Hit:
+def find_hit(index: Index, one: Any, label: str | None, wanted: str | None, similarity: float) -> Hit:
+    """An item with its picture; right or wrong where the wanted label is given."""
     right = None if wanted is None or label is None else label == wanted
     return Hit(_picture(index, one, label), right, similarity)
 
@@ -78,7 +80,8 @@ def _picture(index: Index, one: Any, label: str | None) -> Picture:
     return Picture(pixels, str(one) if label is None else label)
 
 
-def _query_picture(index: Index, queries: Queries, n: int, label: str | None) -> Picture:
+def find_query_picture(index: Index, queries: Queries, n: int, label: str | None) -> Picture:
+    """The picture of a query, under its label or its name."""
     file = queries.files[n]
     name = label or queries.names[n].rpartition("/")[2]
     if queries.own[n] >= 0:

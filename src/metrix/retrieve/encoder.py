@@ -22,7 +22,7 @@ from metrix.errors import InvalidInput
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Fingerprint
-from metrix.train.batches import build_views
+from metrix.train.batches import Report, build_views, ignore_report
 
 BATCH = 256
 
@@ -74,11 +74,15 @@ class ImageEncoder:
         return found
 
     def embed_files(
-        self, paths: Sequence[Path], boxes: Sequence[Box | None] | None = None
+        self,
+        paths: Sequence[Path],
+        boxes: Sequence[Box | None] | None = None,
+        report: Report = ignore_report,
     ) -> tuple[NDArray[np.float32], list[int], list[Broken]]:
         """Vectors of image files, the position of each in `paths`, and the files that cannot be read.
 
-        `boxes` has the box to crop each to, or None for the whole image.
+        `boxes` has the box to crop each to, or None for the whole image; `report` is called after each batch, if there
+        are several.
         """
 
         def view(item: tuple[Path, Box | None]) -> Tensor | str:
@@ -100,8 +104,12 @@ class ImageEncoder:
             if len(waiting) == BATCH:
                 vectors.append(self.embed(waiting))
                 waiting = []
+                if len(paths) > BATCH:
+                    report("embedding queries", n + 1, len(paths))
         if waiting:
             vectors.append(self.embed(waiting))
+            if len(paths) > BATCH:
+                report("embedding queries", len(paths), len(paths))
         together = np.concatenate(vectors) if vectors else np.empty((0, self.fingerprint.dim), np.float32)
         return together, rows, skipped
 

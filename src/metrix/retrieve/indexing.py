@@ -31,6 +31,7 @@ from metrix.retrieve.engine_choice import (
 from metrix.retrieve.image_lists import ImageList, list_images, split_id
 from metrix.retrieve.vector_lists import list_vectors, refuse_root
 from metrix.runs.embedding_blocks import EmbeddingBlocks
+from metrix.runs.open_set import read_open_set
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import LABEL, Fingerprint, Index, Items, Settings
@@ -105,6 +106,7 @@ def index_images(
             follow_links=follow_links,
             skipped=len(listed.skipped),
             threshold=read_threshold(model),
+            open_set=read_open_set(model.run.path, model.digest),
             settings=settings,
             count=len(listed),
         )

@@ -70,6 +70,7 @@ def embed_queries(
     root: Path | None = None,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    report: Report = ignore_report,
 ) -> Queries:
     """Embed images to search with: files, folders, lists of paths or manifests. Images of the index know their id.
 
@@ -84,7 +85,7 @@ def embed_queries(
     if listed.root is None:
         raise InvalidInput(f"query: expected images, got the embedded data {listed.data}; give --id ID")
     files, boxes = zip(*((listed.root / path, box) for path, box in map(split_id, listed.ids)), strict=True)
-    vectors, rows, broken = encoder.embed_files(files, boxes)
+    vectors, rows, broken = encoder.embed_files(files, boxes, report)
     listed = listed.without({one.position: one.reason for one in broken})
     listed.require_few(max_bad)
     names = tuple(join_id(str(files[row]), boxes[row]) for row in rows)

@@ -86,6 +86,30 @@ class Threshold(_Strict):
     far: float
 
 
+class Calibration(_Strict):
+    """The numbers that make probabilities of similarities: see `metrix.search.calibration`."""
+
+    votes: float
+    centroid: float
+    bias: float
+    slope: float
+    offset: float
+    k: int = Field(ge=1)  # neighbours that vote
+
+
+class OpenSet(_Strict):
+    """From which probability on a query is of an enrolled class, what that was chosen for, and on which items."""
+
+    calibration: Calibration
+    probability: float = Field(ge=0, le=1)  # of being of any enrolled class; below it, a query is unknown
+    target: Literal["false_accept", "false_reject"]
+    wanted: float
+    false_accept: float  # share of the queries of no enrolled class that it accepts
+    false_reject: float  # share of those of an enrolled class that it rejects
+    items: int = Field(ge=0)  # enrolled
+    classes: int = Field(ge=0)
+
+
 class Description(_Strict):
     """What an index says of itself."""
 
@@ -105,6 +129,7 @@ class Description(_Strict):
     data: str | None = None  # the embedded dataset that the images are of, if they are not files
     model: Fingerprint | None = None
     threshold: Threshold | None = None
+    open_set: OpenSet | None = None
     recall: float | None = None  # measured recall of an approximate index against exact search
 
     @property

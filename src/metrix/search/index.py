@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
 from metrix.messages import first_few
-from metrix.search.description import Description, Fingerprint, Threshold
+from metrix.search.description import Description, Fingerprint, OpenSet, Threshold
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_filter
 from metrix.search.generations import (
@@ -91,6 +91,7 @@ class Index:
         follow_links: bool = False,
         skipped: int = 0,
         threshold: Threshold | None = None,
+        open_set: OpenSet | None = None,
         settings: Settings | None = None,
         count: int | None = None,
     ) -> Index:
@@ -106,6 +107,7 @@ class Index:
             follow_links: images may be outside the root, through symbolic links.
             skipped: how many images could not be read, for the record.
             threshold: the similarity above which two images are the same thing.
+            open_set: the probability from which on a query is of an enrolled class.
             settings: of the approximate kinds.
             count: how many items there will be, needed for `ivf` and `ivf-pq` on Milvus.
         """
@@ -141,6 +143,7 @@ class Index:
                 follow_links=follow_links,
                 model=model,
                 threshold=threshold,
+                open_set=open_set,
             )
             switch_generation(folder, description, before)
         return cls.open(folder, store)
@@ -311,6 +314,7 @@ class Index:
             follow_links=m.follow_links,
             skipped=m.skipped,
             threshold=m.threshold,
+            open_set=m.open_set,
             settings=self.store.settings,
         )
 
@@ -341,6 +345,14 @@ class Index:
             place, types = self.store.set_columns(folder, generation, rows, table)
             update = {"generation": generation, "place": place, "columns": types}
             switch_generation(folder, before.model_copy(update=update), before, measure=False)
+            self._reload(folder)
+
+    def keep_open_set(self, found: OpenSet) -> None:
+        """Store from which probability on a query is of an enrolled class, for `metrix classify`."""
+        folder = self._need_folder()
+        with hold_for_writing(folder):
+            self._reload(folder)
+            self.description.model_copy(update={"open_set": found}).write(folder)
             self._reload(folder)
 
     def merge(self, other: Index) -> None:
