@@ -100,8 +100,14 @@ def test_settings_are_the_papers_on_its_datasets_and_smaller_on_glyphs() -> None
     cub = build_config(
         ReproductionData("cub", "anywhere"), {"loss": "contrastive", "mixup": ["feature"]}, 3, 128, {"epochs": 7}
     )
-    assert (cub.model.backbone, cub.model.dim, cub.train.epochs, cub.train.seed) == ("resnet50", 128, 7, 3)
+    assert (cub.model.backbone, cub.model.dim, cub.train.epochs, cub.train.seed) == (
+        "resnet50.tv_in1k",
+        128,
+        7,
+        3,
+    )
     assert (cub.loss.reduction, cub.train.decay_by, cub.data.layout) == ("mean_nonzero", 0.1, "cub")
+    assert cub.mixing.lam_per == "batch"
     glyphs = build_config(
         ReproductionData("glyphs", "glyphs"), {"loss": "multi-similarity"}, 0, 128, {"batch_size": 50}
     )

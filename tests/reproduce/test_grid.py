@@ -13,11 +13,12 @@ from metrix.experiments.cells import CellStore
 from metrix.report.page import Value
 from metrix.reproduce import paper
 from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.differences import THE_PAPERS, describe_differences
 from metrix.reproduce.duration import Size, count_images
 from metrix.reproduce.grid import Experiment, Grid, Spread, build_grid
 from metrix.reproduce.items import ITEMS, choose_items
 from metrix.reproduce.page import Reproduced, _summarise
-from metrix.reproduce.tables import build_recall_table, describe_differences, paper_gain
+from metrix.reproduce.tables import build_recall_table, experiments_of, paper_gain
 from tests.photos import write_photos
 from tests.reproduce.conftest import MINI, TINY
 
@@ -68,16 +69,45 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
     assert (baseline[3].text, baseline[4]) == ("80.0 ± 0.0", "81.6")
     assert block.rows[1] == "hard negatives"
     assert list(block.rows[2][:5]) == ["input [1]", "1", "pos-neg / anc-neg", "", "82.0"]
-    assert "The set-up is the paper's" not in block.footnotes[1]
-    assert "torchvision's first" in block.footnotes[1]
-    assert "scale and shift of batch norm are trained" in block.footnotes[1]
+    assert block.footnotes[1].startswith(
+        "Differences from the paper's set-up: the contrastive loss averages its non-zero terms, as the reference code"
+    )
+    assert block.footnotes[1].count(";") == 1  # of the advice: nothing else differs
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("ablation", {"reduction": "sum"}, None),
+        ("geometry", {"reduction": "sum", "workers": 8}, None),
+        ("ablation", {"reduction": "sum", "backbone": "resnet50"}, "weights of timm's resnet50 (reference code"),
+        ("ablation", {"reduction": "sum", "weights": "w.pth"}, "weights of file w.pth (reference code: torchvision's"),
+        ("ablation", {"reduction": "sum", "frozen_affine": True}, "frozen affine True"),
+        ("ablation", {"reduction": "sum", "lam_per": "pair"}, "lam per pair"),
+        ("ablation", {"reduction": "sum", "clip_by": "norm"}, "clip by norm"),
+        ("ablation", {"reduction": "sum", "epochs": 60}, "training 60 epochs (paper: 100 epochs)"),
+        ("ablation", {"reduction": "sum", "cache": "ram"}, "random crops of images shrunk to 256 pixels"),
+        ("main", {}, "runs with and without mixup share decay, warm-up and batch norm"),
+        ("main", {}, "proxy anchor as its authors define it"),
+    ],
+)
+def test_the_set_up_is_the_papers_only_if_nothing_differs(
+    name: str, changes: dict[str, object], words: str | None, cars: Grid
+) -> None:
+    grid, table = dataclasses.replace(cars, changes=changes, _known={}), paper.load_table(name)
+    said = describe_differences(grid, table.setup, grid.datasets[0], experiments_of(table, grid.datasets[0]))
+    if words is None:
+        assert said == THE_PAPERS
+    else:
+        assert said.startswith("Differences from the paper's set-up: ")
+        assert words in said
 
 
 def test_every_changed_setting_is_said(cars: Grid) -> None:
     changes = {"image_size": 64, "lr": 0.003, "cache": "ram"}
     grid = dataclasses.replace(cars, changes={**cars.changes, **changes}, _known={})
-    setup = paper.load_table("ablation").setup
-    said = describe_differences(grid, setup, grid.datasets[0])
+    table = paper.load_table("ablation")
+    said = describe_differences(grid, table.setup, grid.datasets[0], experiments_of(table, grid.datasets[0]))
     assert said.startswith("Differences from the paper's set-up: image size 64; lr 0.003; ")
     assert "random crops of images shrunk to 256 pixels" in said  # of the cache
 

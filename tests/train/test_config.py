@@ -10,7 +10,7 @@ from metrix import Clean, Metrix
 from metrix.cli.flags import with_config_flags
 from metrix.errors import InvalidInput
 from metrix.train import Config, config, presets
-from metrix.train.build import build_loss, build_objective, build_optimizer
+from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
 from metrix.train.config import LossChoice
 from metrix.train.names import LOSSES, METHODS
 
@@ -91,6 +91,28 @@ def test_presets_build(name: str) -> None:
 def test_presets_of_the_paper(dataset: str, loss: str, lr: float, decay_by: float) -> None:
     train = presets.preset(f"paper/{dataset}/{loss}").train
     assert (train.lr, train.decay_by, train.batch_size, train.epochs) == (lr, decay_by, 100, 100)
+
+
+@pytest.mark.parametrize("dataset", presets.DATASETS)
+@pytest.mark.parametrize("loss", presets.LOSSES)
+def test_presets_where_the_paper_is_silent(dataset: str, loss: str) -> None:
+    """As the commands of the reference code, and of Proxy Anchor, on which it is built."""
+    import timm
+
+    settings = presets.preset(f"paper/{dataset}/{loss}")
+    train, model = settings.train, settings.model
+    assert model.backbone in timm.list_pretrained()
+    assert str(timm.get_pretrained_cfg(model.backbone).url).endswith("/resnet50-0676ba61.pth")  # torchvision's first
+    assert (train.clip, train.clip_by) == (10.0, "value")
+    assert (train.decay_every, train.warmup_epochs) == ((5, 1) if dataset == "inshop" else (10, 5))
+    assert (model.frozen_bn, model.frozen_affine) == (dataset in ("cub", "cars"), False)
+    assert (settings.mixing.strength, settings.mixing.lam_per) == (0.4, "batch")
+    assert (settings.data.cache, settings.data.augment, settings.data.image_size) == ("none", "standard", None)
+    assert timm.get_pretrained_cfg(model.backbone).input_size[-1] == 224
+    if loss == "proxy-anchor":
+        small = settings.with_values({"backbone": "glyphs-cnn", "weights": None})
+        optimizer = build_optimizer(small, build_embedder(small), build_loss(settings.loss, 4, model.dim))
+        assert optimizer.param_groups[-1]["lr"] == pytest.approx(100 * train.lr)
 
 
 def test_unknown_preset() -> None:

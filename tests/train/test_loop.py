@@ -90,6 +90,21 @@ def _weights(run: RunFolder, name: str = "last") -> dict[str, Tensor]:
     return checkpoint.select_prefix("model", load_file(run.path / "checkpoints" / f"{name}.safetensors"))
 
 
+def test_frozen_scale_and_shift_of_batch_norm_stay(small: Config, tmp_path: Path) -> None:
+    """Also after a warm-up, which lets the rest of the backbone train again."""
+    config = small.with_values({"holdout": 0.0, "max_steps": None, "epochs": 2, "warmup_epochs": 1, "lr": 0.01})
+    frozen, trained = (
+        load_file(train(config.with_values({"frozen_affine": one}), tmp_path / str(one)).model / "model.safetensors")
+        for one in (True, False)
+    )
+    norms = [name.removesuffix("running_mean") for name in frozen if name.endswith("running_mean")]
+    assert norms
+    for norm in norms:
+        assert torch.equal(frozen[f"{norm}weight"], torch.ones_like(frozen[f"{norm}weight"]))
+        assert torch.equal(frozen[f"{norm}bias"], torch.zeros_like(frozen[f"{norm}bias"]))
+        assert not torch.equal(trained[f"{norm}weight"], frozen[f"{norm}weight"])
+
+
 def test_warmup_trains_head_and_proxies_only(small: Config, tmp_path: Path) -> None:
     values = {"warmup_epochs": 2, "loss": "proxy-anchor", "weight_decay": 0.1}
     config = small.with_values(values)

@@ -100,6 +100,7 @@ def choose_data(given: Sequence[str], root: str | None = None, follow_links: boo
 
 # The preset `glyphs` is tuned for one loss; w is the paper's here, and the learning rate suits all losses.
 _PAPER_ON_GLYPHS: dict[str, Any] = {"strength": 0.4, "lr": 3e-3}
+_PROXY_LR_ON_GLYPHS = {"proxy-anchor": 1e-2}  # 100 times the learning rate of the network is too much here
 
 
 def build_config(data: ReproductionData, recipe: Recipe, seed: int, dim: int, changes: dict[str, Any]) -> Config:
@@ -129,7 +130,7 @@ def build_config(data: ReproductionData, recipe: Recipe, seed: int, dim: int, ch
         base = _choose_preset("cub", method)
         values = {**_dim_of(method, dim), "layout": None}
     if "mixup_method" not in recipe:  # other mixing methods bring their own defaults
-        values |= {"mixup": (), "lam_per": "pair"}
+        values["mixup"] = ()
     values |= {"data": data.spec, "loss": loss, **recipe, "seed": seed, **changes}
     config = base.with_values(values)
     return config.with_values({"hard_negatives": _scale_hard_negatives(config)})
@@ -150,7 +151,8 @@ def _dim_of(method: str, dim: int) -> dict[str, Any]:
 def _loss_settings(loss: str) -> dict[str, Any]:
     """The parameters of a loss and the learning rate of its proxies in the paper's presets."""
     kept = {*LossChoice.model_fields, "proxy_lr"}
-    return {key: value for key, value in presets.LOSSES.get(loss, {}).items() if key in kept}
+    found = {key: value for key, value in presets.LOSSES.get(loss, {}).items() if key in kept}
+    return found if loss not in _PROXY_LR_ON_GLYPHS else {**found, "proxy_lr": _PROXY_LR_ON_GLYPHS[loss]}
 
 
 def _scale_hard_negatives(config: Config) -> tuple[int | None, ...] | None:

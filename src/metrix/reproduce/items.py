@@ -12,6 +12,7 @@ from metrix.experiments.cells import Cell
 from metrix.report.page import Block, Text
 from metrix.reproduce import measures, paper
 from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.differences import describe_differences
 from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.paper import PaperTable
 from metrix.reproduce.tables import (
@@ -20,7 +21,6 @@ from metrix.reproduce.tables import (
     ShownColumn,
     TableLine,
     build_recall_table,
-    describe_differences,
     experiments_of,
 )
 
@@ -94,7 +94,7 @@ def _render_cost(grid: Grid, data: ReproductionData) -> Iterator[Content]:
         (
             f"Median time of a training step (forward, backward, optimizer) on random images; all methods take turns "
             f"in one process. The paper: batch {setup['batch_size']}, {setup['device']}.",
-            describe_differences(grid, setup, data),
+            describe_differences(grid, setup, data, experiments_of(table, data)),
         ),
     )
 
@@ -113,7 +113,10 @@ def _build_measure_table(
     for name in table.rows[0].measures:
         columns.append(ShownColumn(name, "measured", "here", name, "min", 3))
         columns.append(ShownColumn(name, "paper", "paper, CUB200", name))
-    notes = (f"{what} Mean ± standard deviation over seeds.", describe_differences(grid, table.setup, data))
+    notes = (
+        f"{what} Mean ± standard deviation over seeds.",
+        describe_differences(grid, table.setup, data, experiments_of(table, data)),
+    )
     title = f"{table.title}: {data.title}"
     return ReproducedTable(f"{table.name}-{data.name}", title, ("method",), tuple(columns), tuple(lines), notes)
 
@@ -174,12 +177,13 @@ def _finished_models(grid: Grid, data: ReproductionData) -> dict[str, Path]:
 def _render_positivity(grid: Grid, data: ReproductionData) -> Iterator[Content]:
     from metrix.reproduce.figures import draw_positivity_beside_paper
 
-    runs = grid.runs(Experiment(paper.load_numbers("positivity")["recipe"], data))
+    experiment = Experiment(paper.load_numbers("positivity")["recipe"], data)
+    runs = grid.runs(experiment)
     if not runs:
         yield MISSING
         return
     yield draw_positivity_beside_paper(measures.measure_initial_positivity(runs[0]), f"here, {data.title}")
-    yield Text(describe_differences(grid, paper.load_numbers("positivity")["setup"], data), "note")
+    yield Text(describe_differences(grid, paper.load_numbers("positivity")["setup"], data, [experiment]), "note")
 
 
 def _strengths(grid: Grid) -> Sequence[float]:
@@ -206,7 +210,8 @@ def _render_strength(grid: Grid, data: ReproductionData) -> Iterator[Content]:
     yield draw_strength_beside_paper(
         grid.recall(Experiment(CONTRASTIVE, data)).get(1, Spread()), recall, f"here, {data.title}"
     )
-    yield Text(describe_differences(grid, paper.load_numbers("strength")["setup"], data), "note")
+    setup = paper.load_numbers("strength")["setup"]
+    yield Text(describe_differences(grid, setup, data, _strength_experiments(grid, data)), "note")
 
 
 def _both_models(grid: Grid, data: ReproductionData) -> list[Experiment]:

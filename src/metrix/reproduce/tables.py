@@ -11,17 +11,14 @@ from metrix.evaluate.seeds import SeedDifferences
 from metrix.report.leaders import find_leaders
 from metrix.report.page import Column, Table, Value
 from metrix.report.page.blocks import Cell
-from metrix.reproduce.datasets import PAPER_DIM, ReproductionData, build_config
+from metrix.reproduce.datasets import ReproductionData
+from metrix.reproduce.differences import describe_differences
 from metrix.reproduce.grid import Experiment, Grid, Spread
 from metrix.reproduce.paper import DATASETS, PaperRow, PaperTable
-from metrix.train.config import Config
 
 GAIN = "gain"  # in Recall@1
 SEEDS_TO_MARK = 3  # two seeds cannot tell rows apart: nothing is marked
 INDENT = "\u2003"
-# Settings that a note need not name: those that it compares with the paper's, and those that only say how to compute.
-COMPARED = {"backbone", "weights", "dim", "batch_size", "epochs", "max_steps"}
-HOW_TO_COMPUTE = {"layout", "root", "follow_links", "cache", "workers", "device", "checkpoint_steps"}
 
 
 @dataclass(frozen=True)
@@ -216,7 +213,8 @@ def _recall_notes(grid: Grid, table: PaperTable, data: ReproductionData) -> Iter
         f"Recall@K in percent on the unseen classes of {data.title}, mean ± standard deviation over "
         f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
     )
-    yield describe_differences(grid, table.setup, data, scaled="k" in table.label_columns)
+    scaled = "k" in table.label_columns
+    yield describe_differences(grid, table.setup, data, experiments_of(table, data), scaled)
     if len(grid.seeds) >= SEEDS_TO_MARK:
         yield (
             "Marked in a column: the best value and all that the seeds cannot tell from it (95 % interval of paired "
@@ -254,59 +252,3 @@ def conclude_from_seeds(lines: Sequence[TableLine]) -> Iterator[str]:
 
 def _name(line: TableLine) -> str:
     return " ".join(word.strip() for word in (line.study, *line.words) if word.strip())
-
-
-def describe_differences(grid: Grid, setup: Mapping[str, Any], data: ReproductionData, scaled: bool = False) -> str:
-    """Say in one sentence how the set-up differs from the paper's.
-
-    Args:
-        grid: The grid of runs.
-        setup: The set-up of the paper's table or figure.
-        data: The dataset that was trained on.
-        scaled: Whether rows differ in k, which is scaled with the batch.
-    """
-    config = grid.cells(Experiment({"loss": "contrastive"}, data, int(setup["dim"])))[0].config
-    train, model = config.train, config.model
-    length = f"{train.max_steps} steps" if train.max_steps else f"{train.epochs} epochs"
-    here = {
-        "network": (model.backbone + (", pretrained" if model.weights else ""), f"{setup['backbone']}, pretrained"),
-        "dimensions": (str(model.dim), str(setup["dim"])),
-        "batch": (str(train.batch_size), str(setup["batch_size"])),
-        "training": (length, f"{setup['epochs']} epochs" if "epochs" in setup else length),
-    }
-    differing = [f"{name} {ours} (paper: {paper})" for name, (ours, paper) in here.items() if ours != paper]
-    differing += _name_other_changes(grid, data)
-    differing += name_deviations(config)
-    if scaled and train.batch_size != setup["batch_size"]:
-        differing.append(f"k = 20 and 40 times {train.batch_size / int(setup['batch_size']):.2g}, like the batch")
-    if not data.in_paper:
-        differing.insert(0, f"the data, {data.title}, which stands in for the paper's")
-    if not differing:
-        return "The set-up is the paper's."
-    return f"Differences from the paper's set-up: {'; '.join(differing)}."
-
-
-def name_deviations(config: Config) -> Iterator[str]:
-    """How training with these settings differs from the paper's reference code, where the paper itself is silent."""
-    train, model = config.train, config.model
-    if model.weights and model.backbone == "resnet50":
-        yield "timm's own ImageNet weights (reference code: torchvision's first, resnet50.tv_in1k)"
-    if model.frozen_bn:
-        yield "scale and shift of batch norm are trained (reference code: frozen with its statistics)"
-    if train.clip is not None and train.clip_by == "value":
-        yield "gradients of proxies are clipped, too (reference code: the network's only)"
-    if config.mixing.lam_per != "batch":
-        yield f"one λ per {config.mixing.lam_per} (reference code: per batch)"
-    if config.data.cache != "none":
-        yield "random crops of images shrunk to 256 pixels (reference code: of the originals)"
-    yield "strength w as the table says (reference code: 0.3 for anchor-negative embedding mixup)"
-
-
-def _name_other_changes(grid: Grid, data: ReproductionData) -> Iterator[str]:
-    """The settings that the user or the scale changed for all runs, with their values."""
-    here, unchanged = (
-        build_config(data, {"loss": "contrastive"}, 0, PAPER_DIM, changes) for changes in (dict(grid.changes), {})
-    )
-    differing = here.differences_to(unchanged)
-    for key in sorted(set(grid.changes) & set(differing) - COMPARED - HOW_TO_COMPUTE):
-        yield f"{key.replace('_', ' ')} {differing[key]}"

@@ -40,11 +40,20 @@ def build_embedder(config: Config, inputs: int | None = None) -> Embedder:
         image_size=config.data.image_size,
         **(of_vectors if model.backbone == MLP_BACKBONE else {}),  # type: ignore[arg-type]
     )
+    if model.frozen_affine:
+        freeze_affine(embedder.backbone)
     if model.peft == "none":
         if model.lora_targets:
             raise InvalidInput(f"lora_targets: expected peft=lora with it, got {','.join(model.lora_targets)} alone")
         return embedder
     return embedder.add_adapters(model.lora_rank, model.lora_alpha, model.lora_targets)
+
+
+def freeze_affine(backbone: nn.Module) -> None:
+    """Train neither scale nor shift of any batch norm of a network."""
+    for module in backbone.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.requires_grad_(False)
 
 
 def build_loss(choice: LossChoice, num_classes: int, dim: int, generator: torch.Generator | None = None) -> nn.Module:

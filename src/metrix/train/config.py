@@ -149,6 +149,7 @@ class Model(ConfigSection):
         (), description="lora: names of layers, such as qkv,proj; all linear layers by default"
     )
     frozen_bn: bool = Field(False, description="keep the statistics of batch norm fixed in training")
+    frozen_affine: bool = Field(False, description="keep scale and shift of batch norm fixed in training")
     sync_bn: bool = Field(True, description="with several processes: batch norm over the global batch")
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (512,), description="for vectors: widths of the hidden layers of mlp, separated by commas, or none"

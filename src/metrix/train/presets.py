@@ -1,10 +1,14 @@
 """Presets, settings by name: the paper's for each dataset and loss, those for a CPU, and those of the demo.
 
 `paper/cub/proxy-anchor` names dataset and loss; `paper/cub` has the loss multi-similarity. Sampling and learning rates
-are from table exp-settings, the rest from section "Training"; what the paper does not say (epochs between two decays,
-warm-up, clipping by value, crops of original images, batch norm) is as its reference code trains; `reproduce` names
-what still differs. Losses that take no mixup, such as `paper/cub/triplet`, are trained
-clean, with the sampling of their authors. `cpu/cars` trains a whole small network on a CPU.
+are from table exp-settings; epochs, batch, optimizer, decay, weight decay and w from section "Training". Where the
+paper is silent, its reference code decides, by what its commands do: torchvision's first ImageNet weights, crops of
+original images, gradients clipped by value, decay every 10 epochs, a warm-up, and one λ per batch. That code builds the
+network with scale and shift of batch norm frozen, but the end of its warm-up makes every parameter trainable, these
+included: so they train after the warm-up, while the statistics stay frozen. `frozen_affine` keeps them fixed, too.
+
+Losses that take no mixup, such as `paper/cub/triplet`, are trained clean, with the sampling of their authors.
+`cpu/cars` trains a whole small network on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from metrix.errors import unknown_choice
 from metrix.train.config import Config
 
 _COMMON: dict[str, Any] = {
-    "backbone": "resnet50",
+    "backbone": "resnet50.tv_in1k",  # timm's name of torchvision's first weights
     "weights": "pretrained",
     "dim": 512,
     "pool": "avg+max",
@@ -29,8 +33,9 @@ _COMMON: dict[str, Any] = {
     "clip": 10.0,
     "clip_by": "value",
     "mixup": ("feature",),
+    "lam_per": "batch",
     "holdout": 0.0,
-    "cache": "none",  # random crops are of the original images, as in the reference code
+    "cache": "none",  # random crops are of the original images
     "workers": 4,
 }
 DATASETS: dict[str, dict[str, Any]] = {
@@ -49,6 +54,8 @@ DATASETS: dict[str, dict[str, Any]] = {
         "per_class": 5,
         "lr": 1e-4,
         "decay_by": 0.25,
+        "decay_every": 5,
+        "warmup_epochs": 1,
         "layout": "inshop",
         "frozen_bn": False,
     },
@@ -58,7 +65,7 @@ DATASETS: dict[str, dict[str, Any]] = {
 LOSSES: dict[str, dict[str, Any]] = {
     "contrastive": {"loss": "contrastive", "margin": 0.5, "reduction": "mean_nonzero", "decay_by": 0.1},
     "multi-similarity": {"loss": "multi-similarity", "decay_by": 0.5},
-    "proxy-anchor": {"loss": "proxy-anchor", "reduction": "original", "decay_by": 0.5, "proxy_lr": 1e-2},
+    "proxy-anchor": {"loss": "proxy-anchor", "reduction": "original", "decay_by": 0.5},
     "proxy-nca++": {"loss": "proxy-nca++", "decay_by": 0.5, "proxy_lr": 4e-2},
 }
 # What the authors of a baseline say about its training takes precedence over what the paper says about a dataset.
