@@ -83,7 +83,8 @@ def test_an_index_of_another_model_or_of_other_images_is_not_replaced_by_acciden
 
 
 def test_an_index_moves_with_its_images(indexed: Path, run: Path, tmp_path: Path) -> None:
-    from metrix.retrieve.indexing import image_file, index_images
+    from metrix.retrieve.indexing import index_images
+    from metrix.retrieve.item_images import image_file
 
     made = tmp_path / "a"
     shutil.copytree(Path(str(Description.read(indexed / "photos.index").root)), made / "photos")

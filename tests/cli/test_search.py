@@ -313,3 +313,19 @@ def test_suspects_and_duplicates_as_tables(metrix: Any, refused: Any, index: Pat
     metrix("search", index, "--duplicates", "--csv", tmp_path / "d.csv")
     assert (tmp_path / "d.csv").read_text().startswith("group,id,least_similarity")
     refused("search", index, "--id", "kind 0/0.jpg", "--csv", tmp_path / "x.csv", words=("--csv",))
+
+
+@pytest.mark.filterwarnings("default::metrix.MetrixWarning")
+def test_search_says_how_many_images_are_missing(metrix: Any, run: Path, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos")
+    metrix("index", run, photos, "-o", tmp_path / "i")
+    asked = ("search", tmp_path / "i", "--id", "kind 0/0.jpg")
+    assert "are not in" not in metrix(*asked).err
+    for n in range(4):
+        (photos / "kind 2" / f"{n}.jpg").unlink()
+    found = metrix(*asked, "--json")
+    assert "4 of 18 images of the index that were looked for are not in" in found.err
+    assert found.json
+    photos.rename(tmp_path / "elsewhere")
+    assert "18 of 18 images" in metrix(*asked).err
+    assert "4 of 18 images" in metrix(*asked, "--root", tmp_path / "elsewhere").err

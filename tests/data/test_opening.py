@@ -16,7 +16,7 @@ from .conftest import damage
         ("glyhps", "did you mean 'glyphs'"),
         (
             "no/such/folder",
-            r"neither a built-in one nor an existing file or folder.*cub, cars, sop, inshop, folder, manifest",
+            r"neither a built-in one nor an existing file or folder.*cub, cars, sop, inshop, folder, shards, manifest",
         ),
         ("cub:no/such/folder", "no dataset 'no/such/folder': neither"),
     ],

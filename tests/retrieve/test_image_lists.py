@@ -199,7 +199,7 @@ def test_the_file_of_an_item_behind_a_link(tmp_path: Path) -> None:
     from types import SimpleNamespace
     from typing import Any
 
-    from metrix.retrieve.indexing import image_file
+    from metrix.retrieve.item_images import image_file
 
     photos = write_photos(tmp_path / "photos", 1, 1)
     draw_photo(3, 0).save(tmp_path / "x.png")

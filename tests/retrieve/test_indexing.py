@@ -18,7 +18,8 @@ import pytest
 from metrix.errors import InvalidInput
 from metrix.retrieve import queries as searching
 from metrix.retrieve.encoder import ImageEncoder, fingerprint
-from metrix.retrieve.indexing import add_images, image_file, index_images, read_item_image
+from metrix.retrieve.indexing import add_images, index_images
+from metrix.retrieve.item_images import image_file, read_item_image
 from metrix.retrieve.queries import embed_queries, open_model
 from metrix.runs.thresholds import measure_threshold, read_threshold, write_threshold
 from metrix.runs.trained_model import open_run

@@ -22,8 +22,8 @@ def embed_command(
         list[str] | None,
         typer.Argument(
             metavar="DATA",
-            help="images to embed, labelled or not: folders, images, lists of paths (.txt), manifests (.csv, .tsv, "
-            ".parquet), LAYOUT:PATH or glyphs; the run's own data by default",
+            help="images to embed, labelled or not: folders, images, tar files, lists of paths (.txt), manifests "
+            "(.csv, .tsv, .parquet), LAYOUT:PATH or glyphs; the run's own data by default",
             show_default=False,
         ),
     ] = None,

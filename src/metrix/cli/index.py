@@ -30,7 +30,8 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="folders, images, manifests (.csv, .tsv, .parquet) or lists of paths (.txt); or glyphs, glyphs-mini",
+            help="folders, images, tar files, manifests (.csv, .tsv, .parquet) or lists of paths (.txt); or glyphs, "
+            "glyphs-mini",
             show_default=False,
         ),
     ] = None,

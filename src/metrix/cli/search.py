@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +11,15 @@ import typer
 
 from metrix.cli.device import with_device_flag
 from metrix.cli.reading import PANEL, AnyBad, FollowLinks, Store, parse_max_bad
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, MetrixWarning
 
 if TYPE_CHECKING:
     from metrix.cli.terminal.outcome import Outcome
     from metrix.retrieve.queries import Queries
     from metrix.runs.trained_model import TrainedModel
     from metrix.search import Index
+
+MOST_CHECKED = 1000  # images that are looked for when an index is opened; of a larger one, every n-th
 
 
 def add_to(app: typer.Typer) -> None:
@@ -105,6 +108,7 @@ def search(
     if html is not None:
         Page.check_path(html)
     opened = Index.open(index, store, root)
+    _warn_of_missing(opened)
     with show_progress(json_output) as report:
         if duplicates:
             outcome = _find_duplicates(opened, same, threshold, html, csv, report)
@@ -117,6 +121,22 @@ def search(
             options["not_same_sequence"] = not_same_sequence
             outcome = _find(opened, asked, model, k, same, threshold, options, html)
     outcome.print(json_output)
+
+
+def _warn_of_missing(index: Index) -> None:
+    """Say how many images of the index are not where it says, of some that are looked for."""
+    from metrix.retrieve.item_images import count_missing
+
+    if index.description.store != "faiss":  # every item of a server would be read
+        return
+    checked, missing = count_missing(index, MOST_CHECKED)
+    if missing:
+        warnings.warn(
+            f"{missing:,} of {checked:,} images of the index that were looked for are not in "
+            f"{index.description.root}; if they have moved, say where with --root",
+            MetrixWarning,
+            stacklevel=2,
+        )
 
 
 def read_queries(

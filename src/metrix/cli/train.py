@@ -21,7 +21,9 @@ def add_to(app: typer.Typer) -> None:
 def train_command(
     data: Annotated[
         str | None,
-        typer.Argument(help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH", show_default=False),
+        typer.Argument(
+            help="glyphs, a folder, tar files, a manifest, or LAYOUT:PATH such as cub:PATH", show_default=False
+        ),
     ] = None,
     data_option: Annotated[str | None, typer.Option("--data", help="another way to give the data")] = None,
     preset: Annotated[

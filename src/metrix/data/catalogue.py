@@ -10,12 +10,14 @@ import dataclasses
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.data.paths import is_unicode, leaves_root
+from metrix.data.shards import image_status
 from metrix.errors import DataError, unknown_choice
 from metrix.messages import count, first_few
 
@@ -234,21 +236,6 @@ class Catalogue:
         ]
 
 
-def leaves_root(path: str) -> bool:
-    """Whether a path leads outside the folder that it is relative to, judged by its text alone."""
-    native, posix = Path(path), PurePosixPath(path)
-    return bool(native.drive) or native.is_absolute() or posix.is_absolute() or ".." in native.parts or "\0" in path
-
-
-def is_unicode(name: str) -> bool:
-    """Whether a name can be written as UTF-8; bytes of a file name that are not become lone surrogates in Python."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _drop_repeated(rows: Iterable[ImageRow]) -> tuple[list[ImageRow], list[str], int]:
     """The rows, each once; contradictions between repeated rows; how many were repeated."""
     first: dict[tuple[str, Box | None], ImageRow] = {}
@@ -286,8 +273,8 @@ def _choose_classes(names: Sequence[str], labels: Iterable[int], fraction: float
 
 
 def _size_of(file: Path) -> int | None:
-    """The size of a file; None if there is none, or none can be of that name."""
+    """The size of an image file; None if there is none, or none can be of that name."""
     try:
-        return file.stat().st_size
+        return image_status(file).size
     except (OSError, ValueError):
         return None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from metrix.data.catalogue import Catalogue
 from metrix.data.opening import MAX_BAD, read_catalogue
+from metrix.data.shards import find_member, image_status
 from metrix.data.survey import (
     Broken,
     decode_all,
@@ -102,7 +103,9 @@ def check(
     """
     text = os.fspath(spec)
     try:
-        catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links)
+        catalogue = read_catalogue(
+            spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links, progress=progress
+        )
         found = survey(catalogue)
     except DataError as error:
         return CheckReport(text, problems=(str(error),))
@@ -177,7 +180,7 @@ def _find_duplicates(catalogue: Catalogue) -> list[str]:
         return []
     by_size: dict[int, dict[str, int]] = defaultdict(dict)  # label of each path, by the size of its file
     for position, path in enumerate(catalogue.paths):
-        by_size[catalogue.file(position).stat().st_size][path] = int(catalogue.labels[position])
+        by_size[image_status(catalogue.file(position)).size][path] = int(catalogue.labels[position])
     pairs: list[str] = []
     for files in by_size.values():
         if len(set(files.values())) < 2:
@@ -203,6 +206,8 @@ def _find_equal_vectors(vectors: NDArray[np.float32], catalogue: Catalogue) -> l
 
 
 def _digest(path: Path) -> bytes:
+    if member := find_member(path):
+        return hashlib.sha256(member[0].read(member[1])).digest()
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):

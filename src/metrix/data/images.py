@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import stat
 import sys
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.data.shards import find_member
 from metrix.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def load_image(path: Any, box: Box | None = None, short_side: int | None = None)
     grey, CMYK and other modes are converted.
 
     Args:
-        path: the file, or an open one.
+        path: the file, a member of a tar file (`photos.tar/cats/1.jpg`), or an open file.
         box: (left, upper, right, lower) in pixels of the upright image, to crop it.
         short_side: shrink the image so that its shorter side has this length; a smaller image stays as it is.
 
@@ -71,9 +73,9 @@ def load_image(path: Any, box: Box | None = None, short_side: int | None = None)
     ('RGB', (40, 30))
     """
     try:
-        _require_regular(path)
+        source = _find_source(path)
         with contextlib.ExitStack() as room:  # left after the variables of _decode, and so the memory, are gone
-            return _decode(path, box, short_side, room)
+            return _decode(source, box, short_side, room)
     except FileNotFoundError:
         raise ImageError(path, "no such file; it was moved or deleted") from None
     except Exception as error:
@@ -155,8 +157,7 @@ def image_size(path: Path | str) -> tuple[int, int] | None:
     from PIL import Image
 
     try:
-        _require_regular(path)
-        with Image.open(path, formats=readable_formats()) as file:
+        with Image.open(_find_source(path), formats=readable_formats()) as file:
             width, height = file.size
             return width, height
     except Exception:
@@ -230,10 +231,23 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_decoding.forget)
 
 
-def _require_regular(path: Any) -> None:
-    """Refuse pipes and devices, which would be waited for; an open file is the caller's affair."""
-    if isinstance(path, str | os.PathLike) and not stat.S_ISREG(os.stat(path).st_mode):
+def _find_source(path: Any) -> Any:
+    """What Pillow can open: a regular file, the bytes of a member of a tar file, or a file that is open already.
+
+    Pipes and devices, which would be waited for, are refused.
+    """
+    if not isinstance(path, str | os.PathLike):
+        return path
+    try:
+        mode = os.stat(path).st_mode
+    except (NotADirectoryError, FileNotFoundError):
+        member = find_member(path)
+        if member is None:
+            raise
+        return io.BytesIO(member[0].read(member[1]))
+    if not stat.S_ISREG(mode):
         raise DataError("not a regular file")
+    return path
 
 
 def _describe_size(pixels: int) -> str:

@@ -11,6 +11,7 @@ from metrix.data import glyphs, layouts
 from metrix.data.cache import KINDS, SHORT_SIDE, build_cache
 from metrix.data.catalogue import UNSPLIT, Catalogue
 from metrix.data.dataset import Dataset
+from metrix.data.shards import SUFFIX as SHARD
 from metrix.data.survey import (
     Broken,
     decode_all,
@@ -35,6 +36,7 @@ def read_catalogue(
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
     follow_links: bool = False,
+    progress: OnProgress | None = None,
 ) -> Catalogue:
     """The images, classes and parts of a dataset, without opening an image; arguments as those of `open_dataset`.
 
@@ -50,12 +52,12 @@ def read_catalogue(
     if colon and layout is None and prefix in layouts.LAYOUTS:
         layout, text = prefix, rest
     path = Path(text).expanduser()
-    if not path.exists():
+    if not layouts.exists(path):
         raise DataError(_describe_unknown(text))
     base = None if root is None else Path(root).expanduser()
     if base is not None and not base.is_dir():
         raise DataError(f"root: expected a folder, got {base}")
-    catalogue = layouts.read(path, layout, base, follow_links=follow_links)
+    catalogue = layouts.read(path, layout, base, follow_links=follow_links, progress=progress)
     if unseen == 0 and not catalogue.problems:
         return catalogue.split(0)
     if UNSPLIT not in catalogue.part_names or (catalogue.problems and len(catalogue.class_names) < 2):
@@ -82,8 +84,9 @@ def open_dataset(
 
     Args:
         spec: `glyphs` or `glyphs-mini` (built in), a folder in an official layout (CUB-200-2011, Cars196, Stanford
-            Online Products, In-Shop), a folder of class folders, a CSV, TSV or Parquet manifest, or vectors (.npz,
-            .npy, or .parquet with a column `vector`). The layout is recognised; `cub:PATH` names it.
+            Online Products, In-Shop), a folder of class folders, tar files of images (one, a folder of them, or a
+            pattern such as `photos-*.tar`), a CSV, TSV or Parquet manifest, or vectors (.npz, .npy, or .parquet with a
+            column `vector`). The layout is recognised; `cub:PATH` names it.
         unseen: fraction of the classes kept for testing, where the layout has no split of its own; 0 puts everything
             into the training part, also where it has one.
         seed: seed of that split.
@@ -97,7 +100,7 @@ def open_dataset(
         short_side: also without a cache, shrink images to this length; the pixels are the same as with one.
         verify: decode every image once beforehand. The result is cached until a file changes.
         workers: threads for decoding; by default one for each processor.
-        progress: called with (images done, images in all) while images are decoded.
+        progress: called with (done, in all) while tar files are listed, and then while images are decoded.
 
     Raises:
         DataError: if the data cannot be used; the message lists what is wrong with it.
@@ -109,7 +112,9 @@ def open_dataset(
         raise unknown_choice("cache", cache, KINDS)
     if short_side is not None and short_side < 1:
         raise DataError(f"short_side: expected a number of pixels ≥ 1, got {short_side}")
-    catalogue = read_catalogue(spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links)
+    catalogue = read_catalogue(
+        spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links, progress=progress
+    )
     catalogue.require_sound()
     if catalogue.in_memory:
         return Dataset(catalogue)
@@ -145,6 +150,7 @@ def _describe_unknown(text: str) -> str:
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"no dataset {text!r}: neither a built-in one nor an existing file or folder; {hint}expected "
-        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a manifest ({', '.join(layouts.manifest.SUFFIXES)}), vectors "
-        f"({', '.join(layouts.vectors.SUFFIXES)}), or LAYOUT:PATH with one of the layouts {', '.join(layouts.LAYOUTS)}"
+        f"{', '.join(map(repr, glyphs.NAMES))}, a folder, a manifest ({', '.join(layouts.manifest.SUFFIXES)}), "
+        f"tar files ({SHARD}), vectors ({', '.join(layouts.vectors.SUFFIXES)}), or LAYOUT:PATH with one of the layouts "
+        f"{', '.join(layouts.LAYOUTS)}"
     )

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import numpy as np
 
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import ImageError, load_image
+from metrix.data.shards import NotRegularError, find_member, image_status
 from metrix.errors import DataError
 from metrix.files import cache_folder, mark_used, remove_temporaries, warn_not_cached, write_json
 from metrix.messages import OnProgress, count, first_few
@@ -64,22 +64,23 @@ def survey(catalogue: Catalogue) -> Survey:
     inside: dict[str, bool] = {}
     for position, path in enumerate(catalogue.paths):
         full = os.path.join(root, path)
-        folder = os.path.dirname(full)
+        member = find_member(full)
+        folder = os.path.dirname(full) if member is None else member[0].path
         if folder not in inside:
             inside[folder] = _is_below(folder, root)
-        if not inside[folder] or (os.path.islink(full) and not _is_below(full, root)):
+        if not inside[folder] or (member is None and os.path.islink(full) and not _is_below(full, root)):
             outside.append(path)
             if not catalogue.follow_links:
                 continue
         try:
-            status = os.stat(full)
+            status = image_status(full) if member is None else member[0].stat(member[1])
+        except NotRegularError:
+            irregular.append(path)
+            continue
         except OSError:
             missing.append(path)
             continue
-        if not stat.S_ISREG(status.st_mode):
-            irregular.append(path)
-            continue
-        digest.update(repr((path, catalogue.box(position), status.st_size, status.st_mtime_ns)).encode())
+        digest.update(repr((path, catalogue.box(position), *status)).encode())
     if outside and not catalogue.follow_links:
         raise DataError(
             f"{count(len(outside), 'file')} of {root} lead outside it through a symbolic link: "

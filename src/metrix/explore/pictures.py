@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metrix.data import ImageError, load_image
 from metrix.data.catalogue import Box
 from metrix.data.images import readable_formats
+from metrix.data.shards import find_member, image_status
 from metrix.errors import DataError
 
 SLOW_FORMAT = "JPEG2000"  # some hundred bytes of it can take seconds to decode
@@ -35,13 +36,16 @@ class Picture:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """A file to read; a pipe or a device, which would be waited for, is refused.
+    """A file, or a member of a tar file, to read; a pipe or a device, which would be waited for, is refused.
 
     Raises:
         ImageError: there is none, or it is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
+        member = find_member(path)
+        if member is not None:
+            return io.BytesIO(member[0].read(member[1]))
         number = os.open(path, flags)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
@@ -68,8 +72,7 @@ def read_picture(path: Path, box: Box | None, size: int, pixels: int, known: str
         TooManyPixelsError: it is larger than `pixels`.
     """
     with open_regular(path) as file:
-        status = os.fstat(file.fileno())
-        tag = name_picture(path, box, size, status.st_mtime_ns, status.st_size, status.st_ino)
+        tag = name_picture(path, box, size, *_describe_state(path, file))
         if tag == known:
             return Picture(None, tag)
         count_pixels(file, pixels, slow_formats=True)
@@ -79,6 +82,14 @@ def read_picture(path: Path, box: Box | None, size: int, pixels: int, known: str
         except ImageError as error:
             raise ImageError(path, error.reason) from error
     return Picture(encode(np.array(image)), tag)
+
+
+def _describe_state(path: Path, file: IO[bytes]) -> tuple[int, ...]:
+    """Numbers that change when the file does."""
+    if isinstance(file, io.BytesIO):
+        return tuple(image_status(path))
+    status = os.fstat(file.fileno())
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def name_picture(*parts: object) -> str:

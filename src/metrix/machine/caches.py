@@ -37,6 +37,7 @@ KINDS: dict[str, CacheKind] = {
     "images": CacheKind("decoded, resized photos (--cache disk)", r"[0-9a-f]{32}(\.building)?"),
     "activations": CacheKind("of frozen networks (--freeze-to, --views)", r"activations-[0-9a-f]{20}"),
     "decoded": CacheKind("which photos can be read, and their sizes", r"[0-9a-f]{32}\.json"),
+    "members": CacheKind("indexes of tar files in folders that are read-only", r"[0-9a-f]{32}\.members"),
     "glyphs": CacheKind("the drawn characters of glyphs and glyphs-mini", r"glyphs(-mini)?-.+\.npz"),
     "maps": CacheKind("t-SNE maps of metrix explore and serve", r"[0-9a-f]{32}\.npy"),
 }

@@ -11,7 +11,7 @@ from metrix.data import load_image
 from metrix.errors import MetrixError
 from metrix.messages import count
 from metrix.report.page import Block, Gallery, Hit, Page, Picture, Query, Section, Text
-from metrix.retrieve.indexing import read_item_image
+from metrix.retrieve.item_images import read_item_image
 from metrix.retrieve.queries import Queries
 from metrix.search import LABEL, Duplicates, Index, Suspect
 

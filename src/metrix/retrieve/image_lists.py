@@ -1,4 +1,4 @@
-"""Images to embed, index or search with: folders, image files, manifests, lists of paths (.txt), or embedded data."""
+"""Images to embed, index or search with: folders, files, tar files, manifests, lists of paths, or embedded data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 
 from metrix.data import Broken, Catalogue, Dataset, Part, glyphs, layouts
-from metrix.data.catalogue import UNSPLIT, Box, ImageRow, is_unicode, leaves_root
+from metrix.data.catalogue import UNSPLIT, Box, ImageRow
 from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
+from metrix.data.layouts import shards
 from metrix.data.layouts.folder import PART_FOLDERS, walk_files
 from metrix.data.layouts.manifest import BOX, infer_types, parse_box, read_columns, read_path
 from metrix.data.layouts.manifest import SUFFIXES as MANIFESTS
+from metrix.data.paths import is_unicode, leaves_root
+from metrix.data.shards import SUFFIX as SHARD
+from metrix.data.shards import find_member
 from metrix.data.survey import bad_limit, decode_all, survey
 from metrix.errors import DataError, InvalidInput
 from metrix.messages import first_few
@@ -25,7 +29,10 @@ from metrix.search.items import RESERVED
 
 LISTS = (".txt", ".lst")
 _CROP = re.compile(r"(.+)#(-?\d+),(-?\d+),(-?\d+),(-?\d+)", re.DOTALL)
-EXPECTED = f"a folder, an image, a manifest ({', '.join(MANIFESTS)}), a list of paths (.txt), or glyphs, glyphs-mini"
+EXPECTED = (
+    f"a folder, an image, a tar file of images (.tar), a manifest ({', '.join(MANIFESTS)}), a list of paths (.txt), or "
+    "glyphs, glyphs-mini"
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class _Image:
     label: str | None = None
     box: Box | None = None
     columns: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""  # why it cannot be read, if that is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +125,7 @@ def list_images(
     folder's name is the column `label`; a manifest gives `label` and every other column that it has.
 
     Args:
-        given: folders, images, manifests and lists of paths, or one embedded dataset.
+        given: folders, images, tar files, manifests and lists of paths, or one embedded dataset.
         root: the folder that ids are relative to, and that contains all images; by default the smallest one that does.
             Relative paths of a manifest or a list that are not beside it are looked for below this folder.
         max_bad: how many images may be missing or broken: a number, or a fraction below 1; any number by default.
@@ -134,7 +142,7 @@ def list_images(
     images: list[_Image] = []
     folders: list[Path] = []
     for text in texts:
-        here, folder = _find(Path(text).expanduser(), root, follow_links)
+        here, folder = _find(Path(text).expanduser(), root, follow_links, progress)
         images += here
         folders.append(folder)
     base = _root(root, folders)
@@ -147,6 +155,8 @@ def list_images(
             outside.append(str(image.path))
         elif not is_unicode(relative):  # an id is text
             unnamed.append(Broken(-1, ascii(relative), "its name is not text in UTF-8"))
+        elif image.reason:
+            unnamed.append(Broken(-1, relative, image.reason))
         else:
             rows.setdefault(join_id(relative, image.box), image)
     if outside:
@@ -235,12 +245,21 @@ def _root(root: Path | None, folders: Sequence[Path]) -> Path:
     return Path(os.path.commonpath(folders))
 
 
-def _find(path: Path, root: Path | None, follow_links: bool) -> tuple[list[_Image], Path]:
+def _find(
+    path: Path, root: Path | None, follow_links: bool, progress: Callable[[int, int], None] | None
+) -> tuple[list[_Image], Path]:
     """The images at a path, and the folder that they are in."""
+    if shards.is_pattern(path) or (path.suffix.lower() == SHARD and path.is_file()):
+        return _in_shards(path, follow_links, progress)
+    if (member := find_member(path)) is not None:
+        shard, name = member
+        return [_Image(Path(shard.path).resolve() / name)], Path(shard.path).resolve().parent
     if not path.exists():
         raise DataError(f"{path} does not exist; expected {EXPECTED}")
     path = path.resolve()
     if path.is_dir():
+        if shards.recognises(path):
+            return _in_shards(path, follow_links, progress)
         return list(_in_folder(path, follow_links)), path
     kind = path.suffix.lower()
     if kind in readable_suffixes():
@@ -269,6 +288,13 @@ def _in_folder(folder: Path, follow_links: bool) -> Iterator[_Image]:
     for file in files:
         label = file.parts[depth] if labelled and len(file.parts) > depth + 1 else None
         yield _Image(folder / file, label)
+
+
+def _in_shards(
+    path: Path, follow_links: bool, progress: Callable[[int, int], None] | None
+) -> tuple[list[_Image], Path]:
+    found = shards.list_images_in(path, follow_links, progress)
+    return [_Image(found.root / one.path, one.label, reason=one.reason) for one in found.images], found.root
 
 
 def _visible(file: Path) -> bool:

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metrix.data import Broken
-from metrix.data.catalogue import leaves_root
 from metrix.data.layouts.manifest import infer_types, read_columns
 from metrix.errors import DataError, InvalidInput
 from metrix.files import describe_failure, lock
@@ -28,7 +26,7 @@ from metrix.retrieve.engine_choice import (
     read_engine,
     reopen_engine,
 )
-from metrix.retrieve.image_lists import ImageList, list_images, split_id
+from metrix.retrieve.image_lists import ImageList, list_images
 from metrix.retrieve.vector_lists import list_vectors, refuse_root
 from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.open_set import read_open_set
@@ -278,37 +276,6 @@ def _lots(blocks: EmbeddingBlocks, listed: ImageList) -> Iterator[Items]:
         start = rows.stop
     if start != len(listed):
         raise DataError(f"{blocks.folder}: expected {len(listed):,} embeddings, got {start:,}; remove it, and repeat")
-
-
-def image_file(index: Index, one: str) -> Path:
-    """The file of an item; a path that leads outside the root is refused, unless by a link that is to be followed.
-
-    Raises:
-        InvalidInput: the index is not of files, or the file is outside its root.
-    """
-    root = index.description.root
-    if root is None:
-        raise InvalidInput(f"{one}: expected an index of image files, got one of {index.description.data or 'vectors'}")
-    name = split_id(one)[0]
-    path = (Path(root) / name).resolve()
-    below = not leaves_root(name) if index.description.follow_links else path.is_relative_to(Path(root).resolve())
-    if not below:
-        raise InvalidInput(f"{one}: expected a path below {root}")
-    return path
-
-
-def read_item_image(index: Index, one: str) -> NDArray[np.uint8]:
-    """The image of an item: (height, width, 3), or (height, width) for an embedded dataset of grey images."""
-    from metrix.data import load_image
-    from metrix.data.glyphs import load
-
-    if index.description.data is not None:
-        catalogue = load(index.description.data)
-        pixels: Any = catalogue.pixels
-        found: NDArray[np.uint8] = pixels[catalogue.paths.index(one)]
-        return found
-    box = split_id(one)[1]
-    return np.array(load_image(image_file(index, one), box, 512 if box is None else None))
 
 
 def describe_skipped(skipped: Sequence[Broken]) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from metrix import data
 from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
+from metrix.data.shards import image_status
 from metrix.errors import InvalidInput, MetrixWarning, unknown_choice
 from metrix.files import describe_failure, remove_abandoned
 from metrix.machine.devices import choose_device, seed_cpu
@@ -224,7 +225,7 @@ class TrainedModel:
         images = images or fingerprint_images(dataset, part)
         digest = hashlib.sha256(f"{self.digest}|{images}|{self.config.data.image_size}".encode())
         if catalogue.root is not None:
-            changed = [catalogue.file(i).stat().st_mtime_ns for i in part.indices.tolist()]
+            changed = [image_status(catalogue.file(i)).mtime_ns for i in part.indices.tolist()]
             digest.update(np.array(changed, dtype=np.int64).tobytes())
             digest.update(self.config.data.cache.encode())  # cached images are resized, so their pixels differ
         return digest.hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import re
 import threading
 import time
@@ -26,7 +25,7 @@ from metrix.explore.index_collection import read_collection
 from metrix.explore.pictures import Picture, count_pixels, encode, name_picture, read_picture
 from metrix.retrieve.encoder import ImageEncoder
 from metrix.retrieve.image_lists import split_id
-from metrix.retrieve.indexing import image_file
+from metrix.retrieve.item_images import count_missing, image_file
 from metrix.retrieve.queries import open_encoder
 from metrix.search import Index, Items
 from metrix.search.description import FILE
@@ -231,15 +230,8 @@ class ServedIndex:
 
     def count_missing(self) -> tuple[int, int]:
         """How many images were looked for, and how many of them are not there; (0, 0) if the items are not files."""
-        root = self.index.description.root
-        if root is None or self.index.description.data is not None:
-            return 0, 0
-        every = -(-len(self.index) // MOST_CHECKED)
         with self.using_store() as index:
-            ids = (one for _, items in index.store.scan() for one in items.ids.to_pylist())
-            names = [str(one) for one in itertools.islice(ids, 0, None, every)]
-        missing = sum(not (Path(root) / split_id(name)[0]).is_file() for name in names)
-        return len(names), missing
+            return count_missing(index, MOST_CHECKED)
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:

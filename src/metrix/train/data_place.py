@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from metrix.data import glyphs
+from metrix.data import glyphs, layouts
 from metrix.data.layouts import LAYOUTS
 from metrix.train.config import Config
 
@@ -45,7 +45,7 @@ def with_absolute_paths(config: Config) -> Config:
 def exists(spec: str) -> bool:
     """Whether the data is built in, or there is something at its path."""
     path = path_of(spec)
-    return path is None or path.exists()
+    return path is None or layouts.exists(path)
 
 
 def _prefix(spec: str) -> str:

@@ -152,7 +152,11 @@ def test_columns_of_ones_own_are_left_alone(tmp_path: Path) -> None:
         ("list.csv", b"label,path\n\xff\xfe,b\n", "not a table of text in UTF-8"),
         ("list.csv", b"label,path\n", "lists no images"),
         ("list.parquet", b"hello", "cannot be read as a Parquet table"),
-        ("list.xlsx", b"hello", r"is not a manifest; expected a folder, a \.csv, \.tsv, \.parquet file, or vectors"),
+        (
+            "list.xlsx",
+            b"hello",
+            r"is not a manifest; expected a folder, a \.csv, \.tsv, \.parquet file, an uncompressed tar file",
+        ),
     ],
 )
 def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, message: str) -> None:

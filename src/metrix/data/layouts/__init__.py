@@ -11,8 +11,10 @@ from pathlib import Path
 
 from metrix.core.choices import Choice, by_name
 from metrix.data.catalogue import Catalogue
-from metrix.data.layouts import cars, cub, folder, inshop, manifest, products, vectors
+from metrix.data.layouts import cars, cub, folder, inshop, manifest, products, shards, vectors
+from metrix.data.shards import SUFFIX as SHARD
 from metrix.errors import DataError, unknown_choice
+from metrix.messages import OnProgress
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ LAYOUTS: dict[str, Layout] = by_name(
         inshop.read,
     ),
     Layout(folder.NAME, "a folder for each class", "", folder.recognises, folder.read, official=False),
+    Layout(shards.NAME, "tar files of images", "", shards.recognises, shards.read, official=False),
     Layout(manifest.NAME, "a CSV, TSV or Parquet table", "", manifest.recognises, manifest.read, official=False),
     Layout(
         vectors.NAME,
@@ -71,32 +74,51 @@ LAYOUTS: dict[str, Layout] = by_name(
 )
 
 
-def read(path: Path, layout: str | None = None, root: Path | None = None, *, follow_links: bool = False) -> Catalogue:
+def read(
+    path: Path,
+    layout: str | None = None,
+    root: Path | None = None,
+    *,
+    follow_links: bool = False,
+    progress: OnProgress | None = None,
+) -> Catalogue:
     """The catalogue of the dataset at a path.
 
     Args:
-        path: a folder, or a manifest.
+        path: a folder, a manifest, a tar file, or a pattern of tar files.
         layout: a name of `LAYOUTS`; recognised if None.
         root: the folder that the paths of a manifest are relative to; by default the manifest's own.
         follow_links: allow symbolic links that lead outside the root, and look into folders behind links.
+        progress: called with (tar files done, tar files in all) while their members are listed.
     """
-    return replace(_read(path, layout, root, follow_links), follow_links=follow_links)
+    return replace(_read(path, layout, root, follow_links, progress), follow_links=follow_links)
 
 
-def _read(path: Path, layout: str | None, root: Path | None, follow_links: bool) -> Catalogue:
+def exists(path: Path) -> bool:
+    """Whether there is something at a path, or tar files that a pattern such as `photos-*.tar` names."""
+    return path.exists() or shards.is_pattern(path)
+
+
+def _read(
+    path: Path, layout: str | None, root: Path | None, follow_links: bool, progress: OnProgress | None
+) -> Catalogue:
     if layout is not None and layout not in LAYOUTS:
         raise unknown_choice("layout", layout, LAYOUTS)
-    if not path.exists():
+    if not exists(path):
         raise DataError(f"no such file or folder: {path}")
     if layout == vectors.NAME or (layout is None and vectors.recognises(path)):
         if root is not None:
             raise DataError(f"root={root} with the vectors {path}: root is for manifests only; remove it")
         return vectors.read(path)
+    if layout == shards.NAME or (layout is None and not path.is_dir() and shards.recognises(path)):
+        if root is not None:
+            raise DataError(f"root={root} with the tar files {path}: root (--root) is for manifests only; remove it")
+        return shards.read(path, follow_links, progress)
     if layout == manifest.NAME or (layout is None and path.is_file()):
         if not manifest.recognises(path):
             raise DataError(
-                f"{path} is not a manifest; expected a folder, a {', '.join(manifest.SUFFIXES)} file, or vectors "
-                f"({', '.join(vectors.SUFFIXES)})"
+                f"{path} is not a manifest; expected a folder, a {', '.join(manifest.SUFFIXES)} file, an uncompressed "
+                f"tar file ({SHARD}), or vectors ({', '.join(vectors.SUFFIXES)})"
             )
         return manifest.read(path, root)
     if root is not None:
@@ -114,7 +136,7 @@ def _read(path: Path, layout: str | None, root: Path | None, follow_links: bool)
             f"{path} does not have the files of the layout {layout!r} ({LAYOUTS[layout].line}); "
             "check the path, or remove the layout to have it recognised"
         )
-    return folder.read(path, follow_links)
+    return shards.read(path, follow_links, progress) if shards.recognises(path) else folder.read(path, follow_links)
 
 
 def _read_official(path: Path, layout: str | None) -> Catalogue | None:

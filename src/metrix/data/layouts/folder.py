@@ -69,16 +69,26 @@ def read(root: Path, follow_links: bool = False) -> Catalogue:
 
 def _parts(root: Path, folders: list[Path]) -> list[tuple[str, Path]]:
     """Each part with its folder; the root as the only one if its folders are classes."""
-    names = [folder.name.lower() for folder in folders]
-    if not set(names) <= PART_FOLDERS.keys():
-        return [(UNSPLIT, root)]
-    parts = {PART_FOLDERS[name] for name in names}
-    if parts - {"val"} not in ({"train", "test"}, {"train", "query", "gallery"}) or len(parts) < len(names):
+    parts = parts_of(root, [folder.name for folder in folders])
+    return [(UNSPLIT, root)] if parts is None else [(parts[folder.name], folder) for folder in folders]
+
+
+def parts_of(root: Path, names: list[str]) -> dict[str, str] | None:
+    """The part that each folder is of, by its name; None if the folders are not those of parts.
+
+    Raises:
+        DataError: some parts are missing, or there twice.
+    """
+    parts = {name: PART_FOLDERS.get(name.lower(), "") for name in names}
+    if "" in parts.values():
+        return None
+    given = set(parts.values())
+    if given - {"val"} not in ({"train", "test"}, {"train", "query", "gallery"}) or len(given) < len(names):
         raise DataError(
             f"{root}: expected the folders 'train' and 'test', or 'train', 'query' and 'gallery', each with or without "
             f"'val' (training classes for model selection), or a folder for each class; got {first_few(names)}"
         )
-    return [(PART_FOLDERS[name], folder) for name, folder in zip(names, folders, strict=True)]
+    return parts
 
 
 def _folders(folder: Path) -> list[Path]:

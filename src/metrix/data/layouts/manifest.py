@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrix.data.catalogue import UNSPLIT, Box, Catalogue, ImageRow, leaves_root
+from metrix.data.catalogue import UNSPLIT, Box, Catalogue, ImageRow
+from metrix.data.paths import leaves_root
 from metrix.errors import DataError, unknown_choice
 
 NAME = "manifest"
