@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,3 +83,26 @@ def test_an_empty_class_folder_is_a_note(photos: Path, metrix: Metrix) -> None:
     ended = metrix("data", "check", photos)
     assert ended.code == 0
     assert "1 folder has no images and is no class: empty" in ended.out
+
+
+def test_leaks_are_a_table_json_and_a_file(photos: Path, metrix: Metrix, refused: Any, tmp_path: Path) -> None:
+    both = json.loads(metrix("data", "check", photos, "--unseen", "0.5", "--leaks", "--json").out)
+    assert both["leaks"] == []
+    #   a class is of either part, by the seed of the split; one of these is a copy across
+    parts = {k: Image.open(photos / f"class{k}" / "0.png") for k in range(6)}
+    for k, image in parts.items():
+        image.save(photos / f"class{(k + 1) % 6}" / "copy.jpg", quality=95)
+    ended = metrix("data", "check", photos, "--leaks", "--csv", tmp_path / "leaks.csv")
+    assert ended.code == 1
+    assert "Test images that training has seen" in ended.out
+    assert "near-copy" in ended.out
+    assert "not ready to train on" in ended.out
+    assert f"written: {tmp_path / 'leaks.csv'}" in ended.err
+    found = json.loads(metrix("data", "check", photos, "--leaks", "--json").out)
+    assert found["ok"] is False
+    lines = (tmp_path / "leaks.csv").read_text().splitlines()
+    assert lines[0] == "test,train,kind,similarity,test_class,train_class"
+    assert len(lines) == 1 + len(found["leaks"]) > 1
+    assert lines[1].startswith(f"{found['leaks'][0]['test']},{found['leaks'][0]['train']},near-copy,0.9")
+    refused("data", "check", photos, "--flips", words="expected with --leaks")
+    refused("data", "check", photos, "--csv", tmp_path / "x.csv", words="expected with --leaks")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from metrix.cli.reading import PANEL, FollowLinks, Root, parse_max_bad
+from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from metrix.data import CheckReport
 
-LISTED = 20  # broken images to list; --json lists all
+LISTED = 20  # broken images, and leaks, to list; --json lists all
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,6 +43,11 @@ def check_command(
             show_default=False,
         ),
     ] = None,
+    leaks: Annotated[
+        bool, typer.Option("--leaks", help="find near-copies of training images among the test images")
+    ] = False,
+    flips: Annotated[bool, typer.Option("--flips", help="with --leaks: mirrored copies, too")] = False,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="with --leaks: write them to a table")] = None,
     max_bad: Annotated[
         float,
         typer.Option(min=0, help="unreadable images to tolerate: a share below 1, or a count", rich_help_panel=PANEL),
@@ -47,9 +56,11 @@ def check_command(
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
-    """Check a dataset: its classes and images, unreadable files, and how training would split it.
+    """Check a dataset: classes and images, unreadable files, copies, and how training would split it.
 
-    Reads every image. The exit code is 0 if the data is ready for training, and 1 if there are problems.
+    Reads every image. With --leaks, also finds test images that are near-copies of training images (re-encoded, or of
+    another size), which make figures better than they are. The exit code is 0 if the data is ready for training, and 1
+    if there are problems, of which leaks are one.
     """
     import json
 
@@ -57,7 +68,11 @@ def check_command(
 
     from metrix import data
     from metrix.cli.terminal.console import Console
+    from metrix.runs.output import write_csv
 
+    misplaced = [name for name, value in {"--flips": flips, "--csv": csv}.items() if value and not leaks]
+    if misplaced:
+        raise InvalidInput(f"{', '.join(misplaced)}: expected with --leaks, got none; give --leaks, too")
     with Progress(console=Console(stderr=True), transient=True, disable=json_output) as bars:
         task = bars.add_task("reading the data", total=None)
         report = data.check(
@@ -69,16 +84,20 @@ def check_command(
             root=root,
             follow_links=follow_links,
             max_bad=parse_max_bad(max_bad) or 0,
+            leaks=leaks,
+            flips=flips,
             progress=lambda done, of: bars.update(task, completed=done, total=of),
         )
+    if csv is not None:
+        write_csv(csv, data.Leak._fields, report.leaks)
     if json_output:
         typer.echo(json.dumps(report.to_dict()))
     else:
-        _print(report)
+        _print(report, csv)
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _print(report: CheckReport) -> None:
+def _print(report: CheckReport, csv: Path | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -108,10 +127,29 @@ def _print(report: CheckReport) -> None:
         console.print(f"[yellow]broken[/] {escape(broken.path)}: {escape(broken.reason)}")
     if len(report.broken) > LISTED:
         console.print(f"[yellow]broken[/] … and {len(report.broken) - LISTED:,} more; --json lists all")
+    if report.leaks:
+        console.print(_tabulate_leaks(report))
     for note in report.notes:
         console.print(f"[cyan]note[/] {escape(note)}")
     for problem in report.problems:
         console.print(f"[red]problem[/] {escape(problem)}")
     console.print("[green]ready to train on[/]" if report.ok else "[red]not ready to train on[/]")
+    if csv is not None:
+        Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(csv))}[/]", highlight=False)
     if report.ok:
         print_next((command("metrix", "train", report.spec), "train on it"))
+
+
+def _tabulate_leaks(report: CheckReport) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    more = len(report.leaks) - LISTED
+    caption = f"… and {more:,} more; --json and --csv list all" if more > 0 else None
+    table = Table(title="Test images that training has seen", caption=caption, caption_justify="left")
+    for heading in ("test", "training", "kind"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("similarity", justify="right")
+    for leak in report.leaks[:LISTED]:
+        table.add_row(escape(leak.test), escape(leak.train), leak.kind, f"{leak.similarity:.3f}")
+    return table

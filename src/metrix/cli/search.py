@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -204,6 +203,7 @@ def _find_duplicates(
     from metrix.cli.terminal.search_tables import build_duplicates_table
     from metrix.report.search_page import compose_duplicates_page
     from metrix.retrieve.queries import same_threshold
+    from metrix.runs.output import write_csv
     from metrix.search import choose_duplicate_threshold, find_duplicates
 
     minimum = same_threshold(index) if same else threshold
@@ -213,7 +213,7 @@ def _find_duplicates(
         _write_page(html, compose_duplicates_page(index, groups))
     if csv is not None:
         rows = [(n, one, group.similarity) for n, group in enumerate(groups, 1) for one in group.ids]
-        _write_csv(csv, ("group", "id", "least_similarity"), rows)
+        write_csv(csv, ("group", "id", "least_similarity"), rows)
     note = "the threshold is ten times closer than the usual nearest neighbour; pairs far from all others count, too"
     return Outcome(
         {"index": str(index.folder), "threshold": shown, "duplicates": [asdict(group) for group in groups]},
@@ -229,6 +229,7 @@ def _find_suspects(index: Index, k: int, html: Path | None, csv: Path | None, re
     from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.search_tables import build_suspects_table
     from metrix.report.search_page import compose_suspects_page
+    from metrix.runs.output import write_csv
     from metrix.search import find_suspects
 
     suspects = find_suspects(index, k, lambda done, of: report("comparing", done, of))
@@ -236,7 +237,7 @@ def _find_suspects(index: Index, k: int, html: Path | None, csv: Path | None, re
         _write_page(html, compose_suspects_page(index, suspects))
     if csv is not None:
         columns = ("id", "label", "suggested", "share", "own_share", "surprise")
-        _write_csv(csv, columns, [[getattr(one, name) for name in columns] for one in suspects])
+        write_csv(csv, columns, [[getattr(one, name) for name in columns] for one in suspects])
     following = [("metrix index -o INDEX --set FILE.csv", "set labels by a table with id and label")]
     return Outcome(
         {"index": str(index.folder), "k": k, "suspects": [asdict(one) for one in suspects]},
@@ -251,14 +252,3 @@ def _write_page(path: Path, page: Any) -> None:
 
     text: str = page.to_html()
     write_output(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    import csv
-    import io
-
-    from metrix.runs.output import write_output
-
-    text = io.StringIO()
-    csv.writer(text).writerows([header, *rows])
-    write_output(path, lambda temporary: temporary.write_text(text.getvalue(), encoding="utf-8", newline=""))

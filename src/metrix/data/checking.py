@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
-from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metrix.data.catalogue import Catalogue
+from metrix.data.copies import Copy, describe_copies, find_copies
+from metrix.data.leaks import Leak, describe_leaks, find_leaks
 from metrix.data.opening import MAX_BAD, read_catalogue
-from metrix.data.shards import find_member, image_status
 from metrix.data.survey import (
     Broken,
     decode_all,
@@ -25,7 +22,7 @@ from metrix.data.survey import (
 )
 from metrix.data.training_parts import choose_validation, describe_few_test_classes, describe_untrainable
 from metrix.errors import DataError
-from metrix.messages import OnProgress, count, first_few
+from metrix.messages import OnProgress, count
 
 HOLDOUT = 0.1  # share of the training classes held out for model selection, unless the user says otherwise
 
@@ -45,8 +42,10 @@ class PartSummary:
 class CheckReport:
     """What `check` found out about a dataset.
 
-    `problems` are errors to `data.open` or to training, `notes` are not. `sizes` are (width, height) of the smallest,
-    the median and the largest image by area; `dim` is the length of vectors, where the data are vectors.
+    `problems` are errors to `data.open` or to training, or make what is measured wrong; `notes` are not. `copies` have
+    the content of another image; `leaks` are test images that training has seen, if they were looked for. `sizes` are
+    (width, height) of the smallest, the median and the largest image by area; `dim` is the length of vectors, where the
+    data are vectors.
     """
 
     spec: str
@@ -59,6 +58,8 @@ class CheckReport:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     dim: int | None = None
+    copies: tuple[Copy, ...] = ()
+    leaks: tuple[Leak, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -67,7 +68,8 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
-        return {"ok": self.ok, **dataclasses.asdict(self), "broken": [b._asdict() for b in self.broken]}
+        listed = {name: [one._asdict() for one in getattr(self, name)] for name in ("broken", "copies", "leaks")}
+        return {"ok": self.ok, **dataclasses.asdict(self), **listed}
 
 
 def check(
@@ -80,6 +82,8 @@ def check(
     root: str | os.PathLike[str] | None = None,
     follow_links: bool = False,
     max_bad: int | float = MAX_BAD,
+    leaks: bool = False,
+    flips: bool = False,
     workers: int | None = None,
     progress: OnProgress | None = None,
 ) -> CheckReport:
@@ -94,6 +98,8 @@ def check(
         root: folder of a manifest's paths.
         follow_links: allow symbolic links that lead outside the folder of the data.
         max_bad: how many images may be broken.
+        leaks: look for near-copies of training images in the test part: re-encoded, or of another size.
+        flips: also for mirrored ones.
         workers: threads for decoding.
         progress: called with (images done, images in all).
 
@@ -126,7 +132,12 @@ def check(
         catalogue = choose_validation(catalogue, holdout, seed, broken)
         problems += describe_untrainable(catalogue, broken)
     notes = [*catalogue.notes, *_find_lonely(catalogue), describe_few_test_classes(catalogue, broken)]
-    notes += [] if found.missing else _find_duplicates(catalogue)
+    copies = [] if found.missing else find_copies(catalogue)
+    notes += describe_copies(copies, catalogue.noun)
+    leaked: list[Leak] = []
+    if leaks and not found.missing:
+        leaked = find_leaks(catalogue, broken, flips=flips, workers=workers, progress=progress)
+        problems.append(describe_leaks(leaked, catalogue.noun))
     return CheckReport(
         spec=text,
         layout=catalogue.layout,
@@ -138,6 +149,8 @@ def check(
         problems=tuple(problem for problem in problems if problem),
         notes=tuple(note for note in notes if note),
         dim=None if catalogue.vectors is None else catalogue.vectors.shape[1],
+        copies=tuple(copies),
+        leaks=tuple(leaked),
     )
 
 
@@ -170,46 +183,3 @@ def _find_lonely(catalogue: Catalogue) -> list[str]:
         noun = catalogue.noun
         notes.append(f"{count(hopeless, f'query {noun}')} without any {noun} of the same class to find")
     return notes
-
-
-def _find_duplicates(catalogue: Catalogue) -> list[str]:
-    """A note on files with the same content in different classes: one of the two labels must be wrong."""
-    if catalogue.vectors is not None:
-        return _find_equal_vectors(catalogue.vectors, catalogue)
-    if catalogue.root is None:
-        return []
-    by_size: dict[int, dict[str, int]] = defaultdict(dict)  # label of each path, by the size of its file
-    for position, path in enumerate(catalogue.paths):
-        by_size[image_status(catalogue.file(position)).size][path] = int(catalogue.labels[position])
-    pairs: list[str] = []
-    for files in by_size.values():
-        if len(set(files.values())) < 2:
-            continue
-        first: dict[bytes, str] = {}
-        for path, label in files.items():
-            same = first.setdefault(_digest(catalogue.root / path), path)
-            if files[same] != label:
-                pairs.append(f"{path} and {same}")
-    if not pairs:
-        return []
-    return [f"{count(len(pairs), 'image')} with the same content as one of another class: {first_few(sorted(pairs))}"]
-
-
-def _find_equal_vectors(vectors: NDArray[np.float32], catalogue: Catalogue) -> list[str]:
-    first: dict[bytes, int] = {}
-    pairs: list[str] = []
-    for position, vector in enumerate(vectors):
-        same = first.setdefault(hashlib.sha256(vector.tobytes()).digest(), position)
-        if catalogue.labels[same] != catalogue.labels[position]:
-            pairs.append(f"{catalogue.paths[position]} and {catalogue.paths[same]}")
-    return [f"{count(len(pairs), 'vector')} equal to one of another class: {first_few(pairs)}"] if pairs else []
-
-
-def _digest(path: Path) -> bytes:
-    if member := find_member(path):
-        return hashlib.sha256(member[0].read(member[1])).digest()
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.digest()

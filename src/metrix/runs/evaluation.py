@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from metrix.extras import has_extra
 from metrix.machine.devices import choose_device
 from metrix.messages import first_few
 from metrix.runs.class_table import list_classes, summarise_classes
-from metrix.runs.output import write_output
+from metrix.runs.output import write_csv, write_output
 from metrix.runs.trained_model import TrainedModel
 from metrix.train.batches import relate_classes
 from metrix.train.measuring import KS, KS_LARGE
@@ -111,17 +110,12 @@ class Evaluation:
         the class that most of its wrong queries find first."""
         measures = list(self.retrieval.means)
         header = ["label", "images", "queries", *measures, "confused_with", "confused_queries"]
-
-        def write(temporary: Path) -> None:
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(header)
-                for row in list_classes(self.retrieval):
-                    other = "" if row.confused_with is None else row.confused_with
-                    values = (repr(row.measures[name]) for name in measures)
-                    writer.writerow([row.label, row.images, row.queries, *values, other, row.confused])
-
-        write_output(path, write)
+        rows = []
+        for row in list_classes(self.retrieval):
+            other = "" if row.confused_with is None else row.confused_with
+            values = (repr(row.measures[name]) for name in measures)
+            rows.append([row.label, row.images, row.queries, *values, other, row.confused])
+        write_csv(path, header, rows)
 
 
 def embed_examples(model: TrainedModel, spec: str | None = None, part: str = "test") -> Examples:

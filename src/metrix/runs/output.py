@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -26,6 +28,13 @@ def write_output(path: Path, write: Callable[[Path], object]) -> None:
         write_atomically(path, write)
     except (OSError, SafetensorError) as error:
         raise CannotWrite(f"{path} cannot be written: {describe_failure(error)}; choose another place") from error
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table atomically; a path that cannot be written raises `CannotWrite`."""
+    text = io.StringIO()
+    csv.writer(text).writerows([header, *rows])
+    write_output(path, lambda temporary: temporary.write_text(text.getvalue(), encoding="utf-8", newline=""))
 
 
 def make_output_folder(run: Path | None, given: Path | None) -> Path:
