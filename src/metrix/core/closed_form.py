@@ -29,16 +29,14 @@ def inverse_norms(products: Tensor, lam: Tensor, left: Tensor | None = None, rig
     `left` and `right` are the squared norms of vectors that are not unit. A mixture that vanishes (opposite
     vectors, λ = 1/2) has no direction: 0 there.
     """
-    both = lam * (1.0 - lam)
+    both = torch.addcmul(lam, lam, lam, value=-1.0)  # λ(1-λ)
     if left is None or right is None:
         # λ² + (1-λ)² + 2λ(1-λ)g = 1 - 2λ(1-λ)(1-g), without the cancellation near λ = 0 and 1
-        squared = torch.addcmul(lam.new_ones(()), both, 1.0 - products, value=-2.0)
-        least: Tensor | float = 4.0 * torch.finfo(squared.dtype).eps
-    else:
-        squared = lam.square() * left[:, None] + (1.0 - lam).square() * right[None, :] + 2.0 * both * products
-        largest = F.pad(right.detach(), (0, 1), value=torch.finfo(right.dtype).tiny).max()  # of none, in an empty part
-        least = 4.0 * torch.finfo(squared.dtype).eps * largest
-    vanishes = squared <= least
+        squared = torch.rsub(torch.addcmul(both, both, products, value=-1.0), 1.0, alpha=2.0)
+        return F.threshold(squared, 4.0 * torch.finfo(squared.dtype).eps, torch.inf).rsqrt()
+    squared = lam.square() * left[:, None] + (1.0 - lam).square() * right[None, :] + 2.0 * both * products
+    largest = F.pad(right.detach(), (0, 1), value=torch.finfo(right.dtype).tiny).max()  # of none, in an empty part
+    vanishes = squared <= 4.0 * torch.finfo(squared.dtype).eps * largest
     return squared.masked_fill(vanishes, torch.inf).rsqrt()
 
 

@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
     """Anchors and their candidates, which may have several axes: those of mixed examples are (anchor, left, right)."""
 
     S: Tensor  # (a, …)  similarity
-    Y: Tensor  # broadcastable to S; how positive: booleans, or numbers from 0 to 1
+    Y: Tensor  # broadcastable to S; how positive: booleans, none where not valid, or numbers from 0 to 1
     valid: Tensor  # broadcastable to S; bool: what counts
 
 

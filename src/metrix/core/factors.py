@@ -25,6 +25,8 @@ DRAWN_PER = ("pair", "batch")
 # Steps of the counter from row to row and from column to column, 2^32 over the plastic number and over its square: any
 # two of 50,000 × 50,000 pairs have different counters.
 ROW_STEP, COLUMN_STEP = -1052792407, -1847521881
+# Pairs whose λ a CPU computes at a time: their numbers stay in its cache.
+IN_CACHE = 2**16
 # Cells of the tabulated quantile function of an α that has no closed one.
 CELLS = 2**16
 
@@ -57,8 +59,8 @@ class Factors:
             return FactorMatrix(shape, lam.expand(shape), None, self.alpha)
         key = draw_key(self.generator)
         if not self.per_pair:
-            lam = _beta(_hash(torch.zeros((), dtype=torch.int32, device=device), key), self.alpha, dtype)
-            return FactorMatrix(shape, lam.expand(shape), None, self.alpha)
+            lam = FactorMatrix((1,), self.like, key, self.alpha).rows()
+            return FactorMatrix(shape, lam.squeeze(0).expand(shape), None, self.alpha)
         return FactorMatrix(shape, self.like, key, self.alpha)
 
 
@@ -82,13 +84,22 @@ class FactorMatrix:
         """Some rows; None: all."""
         if self.key is None:
             return pick(self.lam, rows)
-        device = self.lam.device
-        number = torch.arange(max(self.shape), dtype=torch.int32, device=device)
+        number = torch.arange(max(self.shape), dtype=torch.int32, device=self.lam.device)
         if len(self.shape) == 1:
-            return _beta(_hash(pick(number, rows) * COLUMN_STEP, self.key), self.alpha, self.lam.dtype)
-        left = pick(number[: self.shape[0]], rows) * ROW_STEP
-        counter = left.unsqueeze(1) + (number[: self.shape[1]] * COLUMN_STEP).unsqueeze(0)
-        return _beta(_hash(counter, self.key), self.alpha, self.lam.dtype)
+            return self._of_counters(torch.add(self.key[0], pick(number, rows), alpha=COLUMN_STEP))
+        left = torch.add(self.key[0], pick(number[: self.shape[0]], rows), alpha=ROW_STEP).unsqueeze(1)
+        right = number[: self.shape[1]]
+        tall = max(1, IN_CACHE // self.shape[1])
+        if self.lam.device.type != "cpu" or torch.compiler.is_compiling() or len(left) <= tall:
+            return self._of_counters(torch.add(left, right, alpha=COLUMN_STEP))
+        lam = torch.empty(len(left), len(right), dtype=self.lam.dtype)
+        for part, of in zip(torch.split(lam, tall), torch.split(left, tall), strict=True):
+            part.copy_(self._of_counters(torch.add(of, right, alpha=COLUMN_STEP)))
+        return lam
+
+    def _of_counters(self, counters: Tensor) -> Tensor:
+        assert self.key is not None, "a matrix that is not given is drawn"
+        return _beta(_hash(counters, self.key[1]), self.alpha, self.lam.dtype)
 
 
 def check_drawing(alpha: float, lam_per: str) -> None:
@@ -146,13 +157,14 @@ def choose(count: int, generator: torch.Generator | None) -> int:
 
 
 def _hash(counter: Tensor, key: Tensor) -> Tensor:
-    """Random bits of int32 counters: two rounds of multiplications and shifts, with half of the key before each."""
-    x = counter + key[0]
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = (x * 0x7FEB352D) ^ key[1]
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * -2073254261
-    return x ^ ((x >> 16) & 0xFFFF)
+    """Random bits in place of int32 counters, which start at half of the key: two rounds, the other half between."""
+    x = counter
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    x.mul_(0x7FEB352D).bitwise_xor_(key)
+    x ^= (x >> 15).bitwise_and_(0x1FFFF)
+    x.mul_(-2073254261)
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    return x
 
 
 def _beta(bits: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
@@ -162,7 +174,7 @@ def _beta(bits: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
     the root in [0, 1] of 3λ² - 2λ³ = u.
     """
     if alpha == 2.0:
-        return (bits.to(dtype) * 2.0**-31).asin_().div_(3.0).sin_().add_(0.5)
+        return (bits * torch.tensor(2.0**-31, dtype=dtype)).asin_().div_(3.0).sin_().add_(0.5)
     if alpha == 1.0:
         return torch.add(bits.to(dtype) * 2.0**-32, 0.5)
     table = _quantiles(alpha, bits.device, dtype)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 from metrix.errors import check_number
 
 # The logarithm of an empty sum. It is finite, so that no gradient is the difference of two infinities, and far below
 # any other: every number that is added to it vanishes in rounding.
 EMPTY = -1e30
+NOTHING = torch.tensor(EMPTY)  # a number would become a tensor in every call
 # From here on log(1 + e^x) is x in float64, too; torch's own threshold, 20, drops a term of 2e-9.
 SOFTPLUS_IS_LINEAR = 60.0
 
@@ -248,6 +251,40 @@ class Log1p:
         return value if self.weight == 1.0 else self.weight * value
 
 
+def _exponents(S: Tensor, weights: Tensor, scale: float, shift: float) -> Tensor:
+    """log(w e^{scale S + shift}), and `EMPTY` where w is 0."""
+    if weights.dtype == torch.bool:
+        return torch.where(weights, torch.rsub(S, shift, alpha=-scale), NOTHING)
+    z = torch.add(weights.log().clamp_min_(EMPTY), S, alpha=scale)
+    return z + shift if shift else z
+
+
+def _plain_log_sum(S: Tensor, weights: Tensor, scale: float, shift: float) -> Tensor:
+    return _exponents(S, weights, scale, shift).logsumexp(tuple(range(1, S.ndim)))
+
+
+class _LogSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, weights: Tensor, scale: float, shift: float) -> Tensor:
+        z, axes = _exponents(S, weights, scale, shift), tuple(range(1, S.ndim))
+        top = z.amax(axes, keepdim=True)
+        terms = z.sub_(top).exp_()  # the largest is 1; where nothing counts all are, and σ lets no gradient through
+        total = terms.sum(axes, keepdim=True)
+        ctx.save_for_backward(S, weights, terms, total)
+        ctx.settings = scale, shift
+        return (top + total.log()).flatten()
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
+        S, weights, terms, total = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            out = twin_gradients(lambda S: _plain_log_sum(S, weights, *ctx.settings), [S], [grad])[0]
+        else:
+            out = terms * (grad.view_as(total) * ctx.settings[0]).div_(total)
+        return out, None, None, None
+
+
 def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
     """log Σ w ρ(S) over all axes but the first: (anchors,); about `EMPTY` where nothing counts.
 
@@ -259,9 +296,53 @@ def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
     >>> round(float(log_sum(torch.zeros(1, 3), torch.ones(1, 3), Exponential(75.0)).exp()), 4)
     3.0
     """
-    if weights.dtype == torch.bool:
-        z = (S * rho.scale).masked_fill(~weights, EMPTY)
-    else:
-        z = torch.add(weights.log().clamp_min(EMPTY), S, alpha=rho.scale)
-    out = z.logsumexp(tuple(range(1, S.ndim)))
-    return out if rho.margin == 0.0 else out - rho.scale * rho.margin
+    apply = _plain_log_sum if use_twin() or S.numel() == 0 else _LogSum.apply
+    shift = -rho.scale * rho.margin
+    if weights.dtype == torch.bool or shift == 0.0:
+        out: Tensor = apply(S, weights, rho.scale, shift)
+        return out
+    return apply(S, weights, rho.scale, 0.0) + shift
+
+
+class _TwoLogSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, first: Tensor, second: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        z = S * scale
+        top = z.amax(1, keepdim=True)
+        terms = z.sub_(top).exp_()
+        totals = [(terms * counts).sum(1, keepdim=True) for counts in (first, second)]
+        logs = [torch.add(top, total.log()).clamp_min_(EMPTY).squeeze(1) for total in totals]
+        tiny = torch.finfo(S.dtype).tiny  # of an empty sum, whose gradient is zero
+        ctx.save_for_backward(S, first, second, terms, *(total.clamp_min_(tiny) for total in totals))
+        ctx.scale = scale
+        return logs[0], logs[1]
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        S, first, second, terms, *totals = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            both = twin_gradients(lambda S: _plain_two_log_sums(S, first, second, ctx.scale), [S], grads)
+            return both[0], None, None, None
+        shares = [(grad.unsqueeze(1) * ctx.scale).div_(total) for grad, total in zip(grads, totals, strict=True)]
+        return (first * shares[0]).addcmul_(second, shares[1]).mul_(terms), None, None, None
+
+
+def _plain_two_log_sums(S: Tensor, first: Tensor, second: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    return _plain_log_sum(S, first, scale, 0.0), _plain_log_sum(S, second, scale, 0.0)
+
+
+def two_log_sums(S: Tensor, first: Tensor, second: Tensor, rho: Exponential) -> tuple[Tensor, Tensor]:
+    """`log_sum` over each of two sets of candidates (anchors, candidates), which share their exponentials.
+
+    No term may underflow beside another: see `underflows`.
+    """
+    plain = use_twin() or S.numel() == 0
+    found: tuple[Tensor, Tensor] = (_plain_two_log_sums if plain else _TwoLogSums.apply)(S, first, second, rho.scale)
+    shift = rho.scale * rho.margin
+    return found if shift == 0.0 else (found[0] - shift, found[1] - shift)
+
+
+def underflows(rho: Exponential) -> bool:
+    """Whether ρ(S) of similarities may vanish beside another: they lie within e^{2 scale}, and float32 holds e^{87}."""
+    return abs(rho.scale) > 40.0

@@ -30,6 +30,8 @@ from metrix.core.functions import (
     Log1p,
     identity,
     log_sum,
+    two_log_sums,
+    underflows,
 )
 
 Function = Callable[[Tensor], Tensor]
@@ -55,6 +57,7 @@ class Row:
     needs_positive: bool = field(init=False)  # whether σ⁺ of an empty sum, or a mean of none, is undefined
     needs_negative: bool = field(init=False)  # whether σ⁻ of an empty sum is
     vanishes: bool = field(init=False)  # whether the loss of an anchor without candidates is 0
+    shares_exponentials: bool = field(init=False)  # whether both sums are of the same exponentials, under logarithms
 
     def __post_init__(self) -> None:
         needs = self.mean_positive or self.each_positive or not _finite_at_zero(self.sigma_pos)
@@ -64,6 +67,9 @@ class Row:
             sigma is identity or isinstance(sigma, Log1p) for sigma in (self.sigma_pos, self.sigma_neg)
         )
         object.__setattr__(self, "vanishes", zero_at_zero and not self.needs_positive)
+        rho, logs = self.rho_pos, all(isinstance(sigma, Log | Log1p) for sigma in (self.sigma_pos, self.sigma_neg))
+        shares = logs and rho == self.rho_neg and isinstance(rho, Exponential) and not underflows(rho)
+        object.__setattr__(self, "shares_exponentials", shares and not self.mean_positive)
 
     @property
     def cancels(self) -> bool:
@@ -92,8 +98,7 @@ def weights(compared: Comparison, include_positive: bool = False) -> Weights:
     """Y and 1-Y where valid, else 0."""
     _, Y, valid = compared
     if Y.dtype == torch.bool:
-        pos = Y & valid
-        return Weights(pos, valid if include_positive else valid ^ pos)
+        return Weights(Y, valid if include_positive else valid ^ Y)
     counts = valid.to(Y.dtype)
     pos = Y * counts
     return Weights(pos, counts if include_positive else counts - pos)
@@ -113,6 +118,10 @@ def terms(row: Row, compared: Comparison) -> Terms:
     An anchor without candidates, or with an empty sum under a logarithm, is not defined.
     """
     S, w = compared.S, weights(compared, row.include_positive)
+    if row.shares_exponentials and w.pos.dtype == torch.bool and S.ndim == 2:
+        logs = two_log_sums(S, w.pos, w.neg, row.rho_pos)  # type: ignore[arg-type]
+        pos, neg = row.sigma_pos.of_log(logs[0]), row.sigma_neg.of_log(logs[1])  # type: ignore[attr-defined]
+        return Terms(pos, neg, _is_defined(row, compared, w))
     of_pos = w.pos
     if row.mean_positive:
         total = sum_of(S, w.pos)
@@ -128,13 +137,14 @@ def _is_defined(row: Row, compared: Comparison, w: Weights) -> Tensor:
     if not (row.needs_positive or row.needs_negative):
         return any_of(S, compared.valid)
     if row.needs_positive and row.needs_negative:
-        return any_of(S, w.pos > 0) & any_of(S, w.neg > 0)
-    return any_of(S, (w.pos if row.needs_positive else w.neg) > 0)
+        return any_of(S, w.pos) & any_of(S, w.neg)
+    return any_of(S, w.pos if row.needs_positive else w.neg)
 
 
-def any_of(S: Tensor, mask: Tensor) -> Tensor:
-    """(anchors,)  whether a mask, broadcastable to S, is true for any candidate of an anchor."""
-    return mask.expand(len(S), *mask.shape[1:]).flatten(1).any(1)
+def any_of(S: Tensor, w: Tensor) -> Tensor:
+    """(anchors,)  whether any candidate of an anchor counts; weights, or booleans, are broadcastable to S."""
+    mask = w if w.dtype == torch.bool else w > 0
+    return mask.expand(S.shape[0], *mask.shape[1:]).flatten(1).any(1)
 
 
 def sum_of(S: Tensor, w: Tensor) -> Tensor:
@@ -171,7 +181,7 @@ def positive_terms(row: Row, compared: Comparison) -> PositiveTerms:
     """The terms of all positives, each with the whole negative part of its anchor."""
     S, w = compared.S, weights(compared)
     neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
-    defined = any_of(S, w.neg > 0) if row.needs_negative else torch.ones_like(neg, dtype=torch.bool)
+    defined = any_of(S, w.neg) if row.needs_negative else torch.ones_like(neg, dtype=torch.bool)
     counts = (w.pos > 0) & _aligned(defined, S)
     neg = _aligned(torch.where(defined, neg, 0.0), S)
     values = row.tau(row.rho_pos(torch.where(counts, S, 0.0)) + neg)
@@ -190,7 +200,8 @@ def loss_per_anchor(row: Row, compared: Comparison) -> tuple[Tensor, Tensor]:
         return row.tau(pos + neg), defined
     # where a sum is empty, keep it and its gradient out of τ
     undefined = ~defined
-    return row.tau((pos + neg).masked_fill(undefined, 0.0)).masked_fill(undefined, 0.0), defined
+    inside = (pos + neg).masked_fill(undefined, 0.0)
+    return inside if row.tau is identity else row.tau(inside).masked_fill(undefined, 0.0), defined
 
 
 class Totals(NamedTuple):
@@ -240,7 +251,7 @@ def _anchors(compared: Comparison) -> Tensor:
 def mean_over_present(row: Row, compared: Comparison) -> Totals:
     """Positive part averaged over anchors that have positives, negative part over all anchors."""
     pos, neg, defined = terms(row, compared)
-    present = any_of(compared.S, weights(compared).pos > 0)
+    present = any_of(compared.S, weights(compared).pos)
     sums = torch.stack([torch.where(present, pos, 0.0).sum(), torch.where(defined, neg, 0.0).sum()])
     return Totals(sums, torch.stack([present.sum(), defined.sum()]), defined.sum())
 

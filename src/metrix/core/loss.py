@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from metrix.core.choices import Choice
 from metrix.core.comparison import Comparison, Comparisons
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
@@ -85,7 +86,7 @@ class Loss(nn.Module):
         """
         refuse_indices(indices_tuple)
         embeddings = as_tensor("embeddings", embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings):
             return self.clean(self.sets(unit(embeddings), as_labels(labels))).value
 
     def clean(self, sets: Sets) -> LossValue:
@@ -102,6 +103,8 @@ class Loss(nn.Module):
 
     def learnable(self) -> list[Tensor]:
         """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
+        if not self._modules and self._parameters.keys() <= {"proxies"}:
+            return []
         return [p for name, p in self.named_parameters() if name != "proxies" and p.requires_grad]
 
     def sets(self, embeddings: Tensor, labels: AnyLabels, division: Division = WHOLE) -> Sets:
@@ -120,7 +123,7 @@ class Loss(nn.Module):
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
-        return loss_per_anchor(self.row, Comparison(S, Y, valid))[0]
+        return loss_per_anchor(self.row, Comparison(S, Y & valid if Y.dtype == torch.bool else Y, valid))[0]
 
     def conclude(self, totals: Totals, anchors: int | Tensor, ranks: Ranks = ALONE, part: str = "loss") -> LossValue:
         """The loss from its sums and counts.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import METRIX_PAPER, find, find_several
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.factors import Factors, check_drawing, choose
@@ -106,7 +107,7 @@ class MixingObjective(Objective):
     ) -> tuple[LossValue, LossValue | None]:
         """eq. loss-final: the clean loss, and the mixed loss of what a mixup type of the step mixes; None if w is 0."""
         batch = self.gather(embeddings, labels)
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
+        with without_autocast(batch.embeddings):
             own = self.sets_of(batch)
             sets = self.extend(own)
             self.remember(own)

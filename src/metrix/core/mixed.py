@@ -22,6 +22,7 @@ from torch import Tensor
 from metrix.core.closed_form import Interpolated, compare_mixtures, inverse_norms, mixed_similarity
 from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick, to_device
 from metrix.core.compute.blocks import rows_in_block
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.factors import FactorMatrix, Factors
 from metrix.core.loss import Loss, LossValue
 from metrix.core.pairs import (
@@ -68,7 +69,7 @@ def mixed_loss(
         nothing = sets.anchors.new_zeros(0, 1)
         totals = loss.reduce(loss.row, Comparison(nothing, nothing, nothing.bool()))
         return loss.conclude(totals, anchors, sets.ranks, "mixed loss")
-    with torch.autocast(sets.anchors.device.type, enabled=False):
+    with without_autocast(sets.anchors):
         if loss.candidate_role == "proxies":
             compared, anchors = compare_mixed_anchors(loss, mixture, sets, factors, kind, hardest)
         elif kind.with_anchor and loss.anchor_role == "proxies":
@@ -188,7 +189,7 @@ def _interpolate_anchors(
 
     def compare(tile: Tile, squares: Tensor | None, *tensors: Tensor) -> Comparison:
         rows = slice(tile.rows.start + sets.start, tile.rows.stop + sets.start)
-        lam, valid = lam_of.rows(rows)[:, tile.columns], partners.labelled(tile.rows).negative[:, tile.columns]
+        lam, valid = lam_of.rows(rows)[:, tile.columns], partners.negative(tile.rows)[:, tile.columns]
         norms = None
         if grams is not None:
             left, right = (None, None) if squares is None else (squares[rows], squares[tile.columns])

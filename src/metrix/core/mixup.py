@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from metrix.core.choices import METRIX_PAPER, Choice, by_name, find
 from metrix.core.closed_form import Interpolated
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.max_plus import compiled_kernel, max_plus_linear
 from metrix.core.compute.recompute import Mix, in_chunks, interpolate
 from metrix.core.head import PoolLinear, positions
@@ -97,7 +98,7 @@ def mixture_of_features(model: SplitModel | None, features: Tensor, options: Mix
     weight = at_least_float32(head.linear.weight).to(x.dtype)
     bias = None if head.linear.bias is None else head.linear.bias.to(x.dtype)
     if route.name == "closed form" or x.shape[1] == 1:
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return Interpolated(gather(F.linear(head.pooled(x), weight, bias)), unit=False)
     x = gather(x)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import Choice
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.micro_batches import embed
 from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gather_batch
 from metrix.core.factors import register_generator
@@ -314,7 +315,7 @@ class EmbeddingObjective(Objective):
         """The loss of embeddings (n, d), which need not be normalised; used like a pytorch-metric-learning loss."""
         refuse_indices(indices_tuple)
         batch = self.gather(embeddings, labels)
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
+        with without_autocast(batch.embeddings):
             return self.parts_of(batch).loss
 
     def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
@@ -325,7 +326,7 @@ class EmbeddingObjective(Objective):
             assert isinstance(model, nn.Module), "a model has features and head, or is a module that embeds"
             embeddings = model(inputs)
         batch = self.gather(embeddings, labels)
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
+        with without_autocast(batch.embeddings):
             loss, clean, over = self.parts_of(batch)
         parts, of = ({}, None) if over is None else ({"clean loss": over}, self.loss)
         mixed = loss.detach() - clean.detach()

@@ -223,7 +223,6 @@ def mixing_pairs(kind: PairKind, plan: PairPlan, sets: Sets, hardest: int | None
 
     `hardest` keeps for each anchor its most similar negatives by `similarity` (a, examples) of these anchors.
     """
-    labelled = sets.labelled(plan.rows)
     positives = None
     if plan.positives is not None:
         mask = None
@@ -233,14 +232,16 @@ def mixing_pairs(kind: PairKind, plan: PairPlan, sets: Sets, hardest: int | None
         positives = PairSide(plan.positives, mask)
     negatives = None
     if kind.needs_negative:
-        negatives = PairSide(None, labelled.negative)
+        negative = sets.negative(plan.rows)
+        negatives = PairSide(None, negative)
         if hardest is not None and hardest < similarity.shape[1]:
-            negatives = PairSide(*hardest_negatives(similarity, labelled.negative, hardest))
+            negatives = PairSide(*hardest_negatives(similarity, negative, hardest))
     sides = {"anc": None, "pos": positives, "neg": negatives}
     right = sides[kind.right]
     assert right is not None, "only the left example can be the anchor"
     places = plan.places if kind.left == "pos" else None
-    return MixingPairs(sides[kind.left], right, kind, places, None if sets.relation is None else labelled.Y)
+    Y = None if sets.relation is None else sets.labelled(plan.rows).Y
+    return MixingPairs(sides[kind.left], right, kind, places, Y)
 
 
 def hardest_negatives(similarity: Tensor, negative: Tensor, k: int) -> tuple[Tensor, Tensor]:

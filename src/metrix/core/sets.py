@@ -128,6 +128,13 @@ class Sets:
         own = None if own is None else pick(own, rows)
         return _label(self, pick(anchors, rows), candidates, own, self.relation, self.anchors.dtype)
 
+    def negative(self, rows: Rows = None) -> Tensor:
+        """Which candidates are in N(a) of some anchors: bool (anchors, candidates)."""
+        if self.relation is not None:
+            return self.labelled(rows).negative
+        anchors, candidates, _ = self.on_device()
+        return pick(anchors, rows).unsqueeze(1) != candidates.unsqueeze(0)
+
     def labelled_on_host(self, rows: Rows = None) -> Labelled:
         """The same on the host."""
         anchors, candidates = self.on_host()
@@ -155,12 +162,11 @@ class Sets:
         order, start, stop = self._stretches()
         if len(order) == 0:  # a process without examples
             return PositiveLists(order.view(0, 1), start)
-        place = torch.arange(_longest(stop - start if self.own is None else stop - start - 1))
-        at = start.unsqueeze(1) + place
+        counts = stop - start if self.own is None else stop - start - 1
+        at = start.unsqueeze(1) + torch.arange(_longest(counts))
         if self.own is not None:  # an anchor is left out of the stretch of its class
             rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-            at = at + (at >= rank[self.own].unsqueeze(1))
-        counts = stop - start if self.own is None else stop - start - 1
+            at += at >= rank[self.own].unsqueeze(1)
         return PositiveLists(order[at.clamp_max(len(order) - 1)], counts)
 
     def _stretches(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,7 +230,9 @@ def compare_clean(sets: Sets) -> Comparisons:
     def compare(rows: Rows, *tensors: Tensor) -> Comparison:
         labelled = sets.labelled(rows)
         S, Y, valid = products.rows(rows, *tensors), labelled.Y, labelled.valid
-        return Comparison(*(nearest_center(S, sets.centers), Y[:, :: sets.centers], valid[:, :: sets.centers]))
+        if sets.centers > 1:
+            S, Y, valid = nearest_center(S, sets.centers), Y[:, :: sets.centers], valid[:, :: sets.centers]
+        return Comparison(S, Y, valid)
 
     return Comparisons(blocks, products.tensors, compare)
 

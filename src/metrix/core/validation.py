@@ -86,8 +86,9 @@ def unusable_rows(norm: Tensor) -> Tensor:
 
 def refuse_unusable(norm: Tensor) -> None:
     """Raise an error that names the embeddings with a norm (n, 1) that is NaN, infinite or zero."""
-    rows = unusable_rows(norm).nonzero().flatten().tolist()
-    if rows:
+    low, high = norm.aminmax()  # NaN, if any is
+    if not (float(low) > torch.finfo(norm.dtype).tiny and float(high) < torch.inf):
+        rows = unusable_rows(norm).nonzero().flatten().tolist()
         raise EmbeddingError(
             f"embeddings: expected finite, non-zero vectors, got NaN, infinite or zero norm in {len(rows)} of "
             f"{len(norm)} (rows {first_few(rows)}); look for a diverged model or an empty input"

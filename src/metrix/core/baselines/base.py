@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.similarity import gram
 from metrix.core.tensors import as_tensor
 from metrix.core.validation import check_labels, refuse_indices, unit, values_are_at_hand, warn_unusable
@@ -28,7 +29,7 @@ class Baseline(nn.Module):
         """The loss; embeddings (n, d) need not be normalised."""
         refuse_indices(indices_tuple, "these losses bring their own mining")
         embeddings = as_tensor("embeddings", embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings):
             x = unit(embeddings)
             return self.of_vectors(x, self.labels(labels, x).to(x.device))
 

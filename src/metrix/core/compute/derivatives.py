@@ -8,6 +8,7 @@ transforms of `torch.func` and in the compiler. So second derivatives are those 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -76,15 +77,18 @@ def refuse_second_derivatives() -> None:
         )
 
 
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """A context in which operations on the device of x compute in the precision of their tensors."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 def in_full_precision(backward: Backward) -> Backward:
     """A backward pass that computes in the precision of its tensors, even if it is called under autocast."""
 
     @wraps(backward)
     def run(ctx: Any, *grads: Tensor) -> Any:
-        device = grads[0].device.type
-        if not torch.is_autocast_enabled(device):
-            return backward(ctx, *grads)
-        with torch.autocast(device, enabled=False):
+        with without_autocast(grads[0]):
             return backward(ctx, *grads)
 
     return run  # type: ignore[return-value]

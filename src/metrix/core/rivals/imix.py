@@ -23,6 +23,7 @@ from metrix.core.choices import find_several
 from metrix.core.closed_form import Interpolated
 from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick, to_device
 from metrix.core.compute.blocks import rows_in_block
+from metrix.core.compute.derivatives import without_autocast
 from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.functions import Exponential, Linear, Log, identity
 from metrix.core.generic import Row
@@ -103,7 +104,7 @@ class IMix(MixingObjective):
         """The loss of mixed anchors."""
         gather = Gathering(batch.division)  # partners are drawn from all of the batch
         mixture = MIXUP_TYPES[mixup].mixture(model, source, MixtureOptions(True, self.memory_budget, gather))
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
+        with without_autocast(batch.embeddings):
             found = self.mixed(mixture, sets)
         return found._replace(value=gather.tie(found.value))
 
