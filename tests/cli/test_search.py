@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from tests.photos import draw_photo, write_photos
 
@@ -133,6 +134,25 @@ def test_duplicates_and_suspects(metrix: Any, run: Path, tmp_path: Path) -> None
     outcome = metrix("search", target, "--suspects", "-k", 3, "--html", tmp_path / "s.html")
     assert "neighbours say" in outcome.out
     assert "kind 2" in (tmp_path / "s.html").read_text()
+
+
+def test_mirrored_copies(metrix: Any, refused: Any, run: Path, index: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for n in range(12):
+        coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        coarse.resize((48, 48), Image.Resampling.BICUBIC).save(tmp_path / "photos" / "a" / f"{n}.png")
+    with Image.open(tmp_path / "photos" / "a" / "3.png") as image:
+        ImageOps.mirror(image).save(tmp_path / "photos" / "a" / "mirror.png")
+    target = tmp_path / "p.index"
+    assert metrix("index", run, tmp_path / "photos", "-o", target).code == 0
+    exact = ("search", target, "--duplicates", "--threshold", 0.9999, "--json")
+    assert metrix(*exact).json["duplicates"] == []
+    outcome = metrix(*exact, "--flips")
+    assert [group["ids"] for group in outcome.json["duplicates"]] == [["a/3.png", "a/mirror.png"]], outcome.err
+    (tmp_path / "photos" / "a" / "5.png").write_bytes(b"no image")
+    assert "1 image could not be read and mirrored" in metrix("search", target, "--duplicates", "--flips").err
+    refused("search", index, "--suspects", "--flips", words="--flips: expected with other searches")
 
 
 def test_the_page_shows_the_images(metrix: Any, index: Path, photos: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -134,3 +136,26 @@ def test_what_a_model_confuses_anyway_surprises_less_than_a_wrong_label() -> Non
     assert found[0].id == 50
     assert found[0].suggested == "c2"
     assert found[0].surprise > 2 * found[1].surprise
+
+
+@pytest.mark.parametrize("threshold", [None, 0.99])
+def test_mirrored_copies_are_found_by_the_vectors_of_mirrored_images(threshold: float | None) -> None:
+    """A model for which an image and its mirror image are far apart; item 9 is the mirror image of item 4."""
+    rng = np.random.default_rng(0)
+    x, reflection = rng.standard_normal((30, 16)), np.linalg.qr(rng.standard_normal((16, 16)))[0]
+    reflection = reflection @ np.diag([1.0, -1.0] * 8) @ reflection.T  # its own inverse, as mirroring is
+    x[9] = x[4] @ reflection + 0.001 * rng.standard_normal(16)
+    x[20] = x[21] * 2  # a plain copy
+    index, asked = Index.build(x), []
+
+    def mirror(ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(list(ids))
+        kept = np.array([n for n, one in enumerate(ids) if one != 7], dtype=np.int64)  # 7 cannot be read
+        vectors = x[[ids[n] for n in kept]] @ reflection
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), kept
+
+    assert [group.ids for group in find_duplicates(index, threshold)] == [(20, 21)]
+    found = find_duplicates(index, threshold, mirror=mirror)
+    assert {group.ids for group in found} == {(20, 21), (4, 9)}
+    assert all(0.99 < group.similarity <= 1.001 for group in found)
+    assert asked == [list(range(30))]

@@ -14,6 +14,7 @@ from metrix.errors import InvalidInput, MetrixWarning
 
 if TYPE_CHECKING:
     from metrix.cli.terminal.outcome import Outcome
+    from metrix.retrieve.mirrored import MirroredItems
     from metrix.retrieve.queries import Queries
     from metrix.runs.trained_model import TrainedModel
     from metrix.search import Index
@@ -60,6 +61,7 @@ def search(
         typer.Option(min=-1, max=1, help="only neighbours at least this similar; for duplicates by the model"),
     ] = None,
     duplicates: Annotated[bool, typer.Option("--duplicates", help="list near-identical images of the index")] = False,
+    flips: Annotated[bool, typer.Option("--flips", help="with --duplicates: mirrored copies, too")] = False,
     suspects: Annotated[
         bool, typer.Option("--suspects", help="list images whose label their neighbours contradict")
     ] = False,
@@ -101,6 +103,7 @@ def search(
     unused: dict[str, Any] = {"--csv": csv} if not (duplicates or suspects) else {"--where": where, "--expand": expand}
     unused |= {"--rerank": rerank, "--not-same-sequence": not_same_sequence} if duplicates or suspects else {}
     unused |= {"--same": same, "--threshold": threshold} if suspects else {}
+    unused |= {} if duplicates else {"--flips": flips}
     misplaced = [name for name, value in unused.items() if value]
     if misplaced:
         raise InvalidInput(f"{', '.join(misplaced)}: expected with other searches, got {given[0]}; leave it out")
@@ -110,7 +113,8 @@ def search(
     _warn_of_missing(opened)
     with show_progress(json_output) as report:
         if duplicates:
-            outcome = _find_duplicates(opened, same, threshold, html, csv, report)
+            mirrored = _open_mirrored(opened, run, report) if flips else None
+            outcome = _find_duplicates(opened, same, threshold, mirrored, html, csv, report)
         elif suspects:
             outcome = _find_suspects(opened, k, html, csv, report)
         else:
@@ -194,31 +198,47 @@ def _find(
     )
 
 
+def _open_mirrored(index: Index, run: Path | None, report: Any) -> MirroredItems:
+    from metrix.retrieve.mirrored import MirroredItems
+    from metrix.retrieve.queries import open_encoder
+
+    return MirroredItems(index, open_encoder(index, run, report))
+
+
 def _find_duplicates(
-    index: Index, same: bool, threshold: float | None, html: Path | None, csv: Path | None, report: Any
+    index: Index,
+    same: bool,
+    threshold: float | None,
+    mirrored: MirroredItems | None,
+    html: Path | None,
+    csv: Path | None,
+    report: Any,
 ) -> Outcome:
     from dataclasses import asdict
 
     from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.search_tables import build_duplicates_table
+    from metrix.messages import count
     from metrix.report.search_page import compose_duplicates_page
     from metrix.retrieve.queries import same_threshold
     from metrix.runs.output import write_csv
     from metrix.search import choose_duplicate_threshold, find_duplicates
 
     minimum = same_threshold(index) if same else threshold
-    groups = find_duplicates(index, minimum, lambda done, of: report("comparing", done, of))
+    groups = find_duplicates(index, minimum, lambda done, of: report("comparing", done, of), mirrored)
     shown = choose_duplicate_threshold(index) if minimum is None else minimum
     if html is not None:
         _write_page(html, compose_duplicates_page(index, groups))
     if csv is not None:
         rows = [(n, one, group.similarity) for n, group in enumerate(groups, 1) for one in group.ids]
         write_csv(csv, ("group", "id", "least_similarity"), rows)
+    unread = 0 if mirrored is None else mirrored.unread
     note = "the threshold is ten times closer than the usual nearest neighbour; pairs far from all others count, too"
     return Outcome(
         {"index": str(index.folder), "threshold": shown, "duplicates": [asdict(group) for group in groups]},
         [build_duplicates_table(groups, shown, index.description.examples)],
         notes=[note] if minimum is None else [],
+        remarks=[f"{count(unread, 'image')} could not be read and mirrored"] if unread else [],
         written=[path for path in (html, csv) if path is not None],
     )
 

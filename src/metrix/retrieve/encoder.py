@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from metrix.data import Broken, ImageError, glyphs
 from metrix.data.cache import SHORT_SIDE
 from metrix.data.catalogue import Box
-from metrix.data.images import load_image, read_pixels
+from metrix.data.images import ImageSource, load_image, read_pixels
 from metrix.data.layouts.vectors import NAME as VECTORS
 from metrix.data.survey import map_in_order
 from metrix.errors import InvalidInput
@@ -50,8 +49,8 @@ class ImageEncoder:
         self.engine = engine or build_engine(TORCH, model.embedder)
         self.fingerprint = fingerprint(model, data)
 
-    def view(self, image: str | os.PathLike[str] | IO[bytes], box: Box | None = None) -> Tensor:
-        """An image file, or an open one, cropped to a box if one is given, as the network's input (channels, h, w).
+    def view(self, image: ImageSource, box: Box | None = None) -> Tensor:
+        """An image as the network's input (channels, h, w): a file, an open one, or pixels; cropped to a box, if given.
 
         Raises:
             ImageError: it cannot be decoded.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput
 from metrix.search.index import Index
 from metrix.search.nearest import nearest_others
-from metrix.search.stores import Store
+from metrix.search.stores import Neighbours, Store
 
 QUERIES = 1024  # items searched with at a time
 FIRST_K = 8
@@ -20,6 +20,9 @@ CLOSER = 10  # times closer than usual is near-identical
 SAMPLE = 1000  # items that say what is usual
 GAP_FROM = 0.9  # the similarity from which on a pair far from all others may be near-identical
 IDENTICAL = 1 - 1e-6
+
+# Vectors (m, d) of the mirrored images of some ids, and which of the ids (m,) they are of.
+Mirror = Callable[[Sequence[Any]], tuple[NDArray[np.float32], NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ def choose_duplicate_threshold(index: Index, seed: int = 0) -> float:
 
 
 def find_duplicates(
-    index: Index, threshold: float | None = None, progress: Callable[[int, int], object] | None = None
+    index: Index,
+    threshold: float | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    mirror: Mirror | None = None,
 ) -> list[Duplicates]:
     """Groups of near-identical items, the largest groups first, in memory that grows with the items alone.
 
@@ -60,6 +66,7 @@ def find_duplicates(
         threshold: how similar two have to be. By default that of `choose_duplicate_threshold`; then two items that are
             each other's nearest, at least 0.9 similar and ten times closer than the next ones are near-identical, too.
         progress: called with (items done, items in all) meanwhile.
+        mirror: gives the vectors of mirrored images, to find mirrored copies by, too.
 
     >>> index = Index.build([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], ids=["a", "b", "c"])
     >>> [group.ids for group in find_duplicates(index, 0.98)]
@@ -69,6 +76,7 @@ def find_duplicates(
         raise InvalidInput(f"threshold: expected a cosine from -1 to 1, got {threshold}")
     chosen = choose_duplicate_threshold(index) if threshold is None else threshold
     store, groups, done = index.store, _Groups(), 0
+    gaps, mirrored_gaps = _Gaps(), _Gaps()
     for rows, items in store.scan(QUERIES):
         found = nearest_others(items.vectors, store, FIRST_K, rows)
         near = found.similarities >= chosen
@@ -76,12 +84,20 @@ def find_duplicates(
             groups.join(rows[n], found.rows[n, near[n]], float(found.similarities[n, 0]))
         crowded = near.all(axis=1) & (found.rows.shape[1] == FIRST_K)  # there may be more
         _join_all_near(store, groups, rows[crowded], items.vectors[crowded], chosen)
-        if threshold is None and found.rows.shape[1]:
-            groups.note_gaps(rows, found.rows[:, 0], found.similarities)
+        gaps.note(rows, found)
+        if mirror is not None:
+            vectors, places = mirror(items.ids.to_pylist())
+            mine = rows[places]
+            found = nearest_others(vectors, store, FIRST_K, mine)
+            near = found.similarities >= chosen
+            for n in np.flatnonzero(near.any(axis=1)):
+                groups.join(mine[n], found.rows[n, near[n]], float(found.similarities[n, 0]))
+            mirrored_gaps.note(mine, found)
         done += len(items)
         if progress is not None:
             progress(done, len(index))
-    groups.join_gaps()
+    for row, other, similarity in [*gaps.pairs(), *mirrored_gaps.pairs()] if threshold is None else ():
+        groups.join(row, np.array([other]), similarity)
     return _named(groups, store)
 
 
@@ -110,7 +126,6 @@ class _Groups:
         self.parent = np.empty(0, np.int64)
         self.nearest = np.empty(0, np.float32)  # the similarity of each row to its nearest other
         self._covered = np.empty(0, np.bool_)
-        self._partner = np.empty(0, np.int64)  # the nearest other of a row that is far from all others, or -1
 
     def _make_room(self, rows: NDArray[np.int64]) -> None:
         have, needed = len(self.parent), int(rows.max(initial=-1)) + 1
@@ -120,7 +135,6 @@ class _Groups:
         self.parent = np.concatenate([self.parent, np.arange(have, have + more)])
         self.nearest = np.concatenate([self.nearest, np.full(more, np.inf, np.float32)])
         self._covered = np.concatenate([self._covered, np.zeros(more, np.bool_)])
-        self._partner = np.concatenate([self._partner, np.full(more, -1)])
 
     def roots(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row that stands for the group of each."""
@@ -135,7 +149,8 @@ class _Groups:
         together = np.append(others, row)
         self._make_room(together)
         if nearest is not None:
-            self.nearest[row] = nearest
+            known = self.nearest[row]
+            self.nearest[row] = max(known, nearest) if np.isfinite(known) else nearest
         roots = np.unique(self.roots(together))
         self.parent[roots] = roots[0]
 
@@ -149,28 +164,35 @@ class _Groups:
         self._make_room(rows)
         return np.asarray(self._covered[rows])
 
-    def note_gaps(self, rows: NDArray[np.int64], first: NDArray[np.int64], similarities: NDArray[np.float32]) -> None:
-        """Note which rows have a nearest other that is far closer than the next."""
-        self._make_room(rows)
-        second = similarities[:, 1] if similarities.shape[1] > 1 else np.full(len(rows), -1, np.float32)
-        second = np.nan_to_num(second, nan=-1.0)
-        alone = (similarities[:, 0] >= GAP_FROM) & (CLOSER * (1 - similarities[:, 0]) <= 1 - second)
-        self._partner[rows[alone]] = first[alone]
-        self.nearest[rows[alone]] = similarities[alone, 0]
-
-    def join_gaps(self) -> None:
-        """Join two rows that are each other's nearest, both far from all others."""
-        rows = np.flatnonzero(self._partner >= 0)
-        mutual = rows[self._partner[self._partner[rows]] == rows]
-        for row in mutual:
-            self.join(row, self._partner[[row]])
-
     def members(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows that are in a group with others, and the group of each."""
         roots = self.roots(np.arange(len(self.parent)))
         sizes = np.bincount(roots, minlength=len(roots)) if len(roots) else roots
         rows = np.flatnonzero(sizes[roots] > 1) if len(roots) else roots
         return rows, roots[rows]
+
+
+class _Gaps:
+    """Rows whose nearest other is far closer than the next."""
+
+    def __init__(self) -> None:
+        self.nearest: dict[int, tuple[int, float]] = {}  # the nearest other of such a row, and its similarity
+
+    def note(self, rows: NDArray[np.int64], found: Neighbours) -> None:
+        """Note those of some rows that are such."""
+        if not found.rows.shape[1]:
+            return
+        first = found.similarities[:, 0]
+        second = found.similarities[:, 1] if found.rows.shape[1] > 1 else np.full(len(rows), -1, np.float32)
+        second = np.nan_to_num(second, nan=-1.0)
+        for n in np.flatnonzero((first >= GAP_FROM) & (CLOSER * (1 - first) <= 1 - second)).tolist():
+            self.nearest[int(rows[n])] = int(found.rows[n, 0]), float(first[n])
+
+    def pairs(self) -> Iterator[tuple[int, int, float]]:
+        """Rows that are each other's nearest, both far from all others, with their similarity."""
+        for row, (other, similarity) in self.nearest.items():
+            if self.nearest.get(other, (-1, 0.0))[0] == row:
+                yield row, other, similarity
 
 
 def _named(groups: _Groups, store: Store) -> list[Duplicates]:
