@@ -14,6 +14,7 @@ from metrix.messages import first_few
 
 if TYPE_CHECKING:
     from metrix.cli.terminal.outcome import Outcome
+    from metrix.retrieve.index_parts import WrittenPart
     from metrix.retrieve.indexing import Indexed
 
 KIND = "Kind of index"
@@ -89,12 +90,17 @@ def index(
     Images that cannot be read are skipped and counted. An interrupted build resumes when it is started again, and an
     index that is replaced or changed stays in use until its successor is complete.
 
+    Under torchrun, or with RANK and WORLD_SIZE set, each process embeds its share of the images and writes it as a part
+    of the index. The last to finish joins the parts without copying vectors; a killed one is started again alone.
+
     The engine is stored in the index with its largest difference to the exact vectors. Queries of metrix search go
     through it, too, unless its vectors are the exact ones up to rounding.
     """
     from metrix.cli.terminal.progress import show_progress
+    from metrix.retrieve.indexing import Indexed
     from metrix.search import Settings
 
+    done: Indexed | WrittenPart
     changes = {"--info": info, "--add": add, "--update": update, "--delete": delete, "--merge": merge}
     chosen = [name for name, value in {**changes, "--set": set_columns}.items() if value]
     if len(chosen) > 1:
@@ -116,7 +122,8 @@ def index(
             building: dict[str, Any] = {"kind": kind, "root": root, "overwrite": overwrite}
             building["settings"] = Settings(cells=cells, probes=probes, half=half)
             done = _embed(run, images, target, store, report, reading, engine, add, update, building)
-    _report(target, done).print(json_output)
+    outcome = _report(target, done) if isinstance(done, Indexed) else _report_part(target, done)
+    outcome.print(json_output)
 
 
 def _default_output(images: list[str] | None, named: Path | None) -> Path:
@@ -162,6 +169,26 @@ def _report(target: Path, done: Indexed) -> Outcome:
     return Outcome(content, [build_index_table(target, done.index, done.images)], (), remarks, (), following)
 
 
+def _report_part(target: Path, done: WrittenPart) -> Outcome:
+    from metrix.cli.terminal.outcome import Outcome
+    from metrix.retrieve.indexing import describe_skipped
+
+    rank, world = _read_share()
+    skipped = [{"path": one.path, "reason": one.reason} for one in done.broken]
+    content = {"index": str(target), "complete": False, "rank": rank, "world_size": world, "embedded": done.images}
+    remarks = [describe_skipped(done.broken)] if done.broken else []
+    remarks.append(f"rank {rank} of {world} is done; the last to finish joins the parts")
+    return Outcome({**content, "skipped_images": skipped}, remarks=remarks)
+
+
+def _read_share() -> tuple[int, int]:
+    import os
+
+    from metrix.retrieve.embedding_output import read_process_share
+
+    return read_process_share(os.environ.get)
+
+
 def _embed(
     run: Path | None,
     images: list[str] | None,
@@ -173,14 +200,24 @@ def _embed(
     add: bool,
     update: bool,
     building: dict[str, Any],
-) -> Indexed:
+) -> Indexed | WrittenPart:
     from metrix.model.engines import AUTO, TORCH
     from metrix.retrieve.indexing import add_images, index_images
     from metrix.runs.trained_model import open_run
 
     if run is None or not images:
         raise InvalidInput("index: expected a RUN and data to embed with it: metrix index RUN PATH -o INDEX")
+    share = _read_share()
+    if share[1] > 1 and (add or update or (store or "faiss") != "faiss"):
+        got = "--add" if add else "--update" if update else f"--store {store}"
+        raise InvalidInput(
+            f"WORLD_SIZE={share[1]}: expected a new index on faiss from several processes, got {got}; start one process"
+        )
     model = open_run(run, report)
+    if share[1] > 1:
+        from metrix.retrieve.index_parts import index_share
+
+        return index_share(model, images, target, share, engine=engine or TORCH, **building, **reading)
     if not add and not update:
         return index_images(
             model, images, target, store=store or "faiss", engine=engine or TORCH, **building, **reading

@@ -4,44 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metrix.data import Broken, Catalogue, Dataset, Part, glyphs, layouts
+from metrix.data import Broken, Catalogue, Dataset, Part, glyphs
 from metrix.data.catalogue import UNSPLIT, Box, ImageRow
 from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
-from metrix.data.layouts import shards
-from metrix.data.layouts.folder import PART_FOLDERS, walk_files
-from metrix.data.layouts.manifest import BOX, infer_types, parse_box, read_columns, read_path
-from metrix.data.layouts.manifest import SUFFIXES as MANIFESTS
+from metrix.data.layouts.folder import walk_files
 from metrix.data.paths import is_unicode, leaves_root
-from metrix.data.shards import SUFFIX as SHARD
-from metrix.data.shards import find_member
 from metrix.data.survey import bad_limit, decode_all, survey
 from metrix.errors import DataError, InvalidInput
 from metrix.messages import first_few
+from metrix.retrieve.image_sources import NamedImage, find_share
 from metrix.search import LABEL
-from metrix.search.items import RESERVED
 
-LISTS = (".txt", ".lst")
 _CROP = re.compile(r"(.+)#(-?\d+),(-?\d+),(-?\d+),(-?\d+)", re.DOTALL)
-EXPECTED = (
-    f"a folder, an image, a tar file of images (.tar), a manifest ({', '.join(MANIFESTS)}), a list of paths (.txt), or "
-    "glyphs, glyphs-mini"
-)
-
-
-@dataclass(frozen=True)
-class _Image:
-    path: Path  # absolute
-    label: str | None = None
-    box: Box | None = None
-    columns: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""  # why it cannot be read, if that is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +37,7 @@ class ImageList:
     root: Path | None  # the folder that ids are paths below
     data: str | None  # the embedded dataset, if the images are not files
     given: tuple[str, ...] = ()  # what the user named
+    all_images: str = ""  # for a share of the images: a hash that changes when any of them all does
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -118,6 +100,7 @@ def list_images(
     short_side: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> ImageList:
     """Find and check the images that a user named.
 
@@ -135,18 +118,18 @@ def list_images(
         short_side: shrink decoded images to this length of the shorter side, as the run's cache does.
         workers: threads that check images.
         progress: called with (images done, images in all) meanwhile.
+        share: (rank, world size): only the images of that process, which follow one another. Of tar files, if there are
+            enough of them, each process lists its own.
     """
     texts = [os.fspath(one) for one in given]
     if len(texts) == 1 and texts[0] in glyphs.NAMES and not Path(texts[0]).exists():
+        if share[1] > 1:
+            raise InvalidInput(f"WORLD_SIZE: expected 1 for the embedded data {texts[0]}, got {share[1]}")
         return replace(_embedded(texts[0]), given=tuple(texts))
-    images: list[_Image] = []
-    folders: list[Path] = []
-    for text in texts:
-        here, folder = _find(Path(text).expanduser(), root, follow_links, progress)
-        images += here
-        folders.append(folder)
+    places = [Path(text).expanduser() for text in texts]
+    images, folders, everything = find_share(places, root, follow_links, progress, share)
     base = _root(root, folders)
-    rows: dict[str, _Image] = {}
+    rows: dict[str, NamedImage] = {}
     outside: list[str] = []
     unnamed: list[Broken] = []
     for image in images:
@@ -167,7 +150,7 @@ def list_images(
             f"{first_few(texts)}: expected images ({', '.join(sorted(readable_suffixes()))}), got none{heic}"
         )
     found = _present(base, rows, follow_links, short_side)
-    found = replace(found, skipped=(*unnamed, *found.skipped), given=tuple(texts))
+    found = replace(found, skipped=(*unnamed, *found.skipped), given=tuple(texts), all_images=everything)
     most = found.most_broken(max_bad)
     if check or (most is not None and len(found.skipped) > most):
         found = found.check(workers, progress)
@@ -181,7 +164,7 @@ def _has_heic(text: str) -> bool:
     return any(file.suffix.lower() in HEIC_SUFFIXES - readable_suffixes() for file in files)
 
 
-def _present(base: Path, rows: dict[str, _Image], follow_links: bool, short_side: int | None) -> ImageList:
+def _present(base: Path, rows: dict[str, NamedImage], follow_links: bool, short_side: int | None) -> ImageList:
     """Leave out what is missing."""
     names = list(rows)
     catalogue = _catalogue(base, [rows[name] for name in names], names, follow_links)
@@ -198,7 +181,7 @@ def _present(base: Path, rows: dict[str, _Image], follow_links: bool, short_side
     return ImageList(dataset, part, tuple(names), columns, tuple(skipped), base, None)
 
 
-def _catalogue(base: Path, images: Sequence[_Image], names: Sequence[str], follow_links: bool) -> Catalogue:
+def _catalogue(base: Path, images: Sequence[NamedImage], names: Sequence[str], follow_links: bool) -> Catalogue:
     rows = [
         ImageRow(split_id(name)[0] if image.box else name, image.label or "", UNSPLIT, image.box)
         for name, image in zip(names, images, strict=True)
@@ -206,7 +189,7 @@ def _catalogue(base: Path, images: Sequence[_Image], names: Sequence[str], follo
     return replace(Catalogue.from_rows("folder", base, rows), follow_links=follow_links)
 
 
-def _columns(images: Sequence[_Image]) -> dict[str, Any]:
+def _columns(images: Sequence[NamedImage]) -> dict[str, Any]:
     import pyarrow as pa
 
     names = dict.fromkeys(name for image in images for name in image.columns)
@@ -243,107 +226,6 @@ def _root(root: Path | None, folders: Sequence[Path]) -> Path:
             raise InvalidInput(f"root: expected a folder, got {root}")
         return root.resolve()
     return Path(os.path.commonpath(folders))
-
-
-def _find(
-    path: Path, root: Path | None, follow_links: bool, progress: Callable[[int, int], None] | None
-) -> tuple[list[_Image], Path]:
-    """The images at a path, and the folder that they are in."""
-    if shards.is_pattern(path) or (path.suffix.lower() == SHARD and path.is_file()):
-        return _in_shards(path, follow_links, progress)
-    if (member := find_member(path)) is not None:
-        shard, name = member
-        return [_Image(Path(shard.path).resolve() / name)], Path(shard.path).resolve().parent
-    if not path.exists():
-        raise DataError(f"{path} does not exist; expected {EXPECTED}")
-    path = path.resolve()
-    if path.is_dir():
-        if shards.recognises(path):
-            return _in_shards(path, follow_links, progress)
-        return list(_in_folder(path, follow_links)), path
-    kind = path.suffix.lower()
-    if kind in readable_suffixes():
-        return [_Image(path)], path.parent
-    if kind in LISTS:
-        return list(_in_list(path, root)), path.parent
-    if kind in MANIFESTS:
-        return list(_in_manifest(path, root)), path.parent
-    if kind in HEIC_SUFFIXES:
-        raise InvalidInput(f"{path.name}: HEIC images cannot be read without pip install metrix[heic]")
-    raise InvalidInput(f"{path.name}: expected {EXPECTED}, got a file of another kind")
-
-
-def _in_folder(folder: Path, follow_links: bool) -> Iterator[_Image]:
-    if any(layout.official and layout.recognises(folder) for layout in layouts.LAYOUTS.values()):
-        catalogue = layouts.read(folder, follow_links=follow_links)
-        for n in range(len(catalogue)):
-            yield _Image(catalogue.file(n), catalogue.class_names[catalogue.labels[n]], catalogue.box(n))
-        return
-    suffixes = readable_suffixes()
-    found = (file.relative_to(folder) for file in walk_files(folder, follow_links))
-    files = sorted(file for file in found if file.suffix.lower() in suffixes and _visible(file))
-    tops = {file.parts[0] for file in files if len(file.parts) > 1}
-    labelled = all(len(file.parts) > 1 for file in files)  # images beside the folders: these are no classes
-    depth = 1 if tops and {top.lower() for top in tops} <= PART_FOLDERS.keys() else 0
-    for file in files:
-        label = file.parts[depth] if labelled and len(file.parts) > depth + 1 else None
-        yield _Image(folder / file, label)
-
-
-def _in_shards(
-    path: Path, follow_links: bool, progress: Callable[[int, int], None] | None
-) -> tuple[list[_Image], Path]:
-    found = shards.list_images_in(path, follow_links, progress)
-    return [_Image(found.root / one.path, one.label, reason=one.reason) for one in found.images], found.root
-
-
-def _visible(file: Path) -> bool:
-    return not any(part.startswith(".") for part in file.parts)
-
-
-def _in_list(path: Path, root: Path | None) -> Iterator[_Image]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected a path on each line in UTF-8, got {error.reason}") from error
-    for line in lines:
-        if line.strip() and not line.startswith("#"):
-            yield _Image(_absolute(path.parent, root, line.strip()))
-
-
-def _in_manifest(path: Path, root: Path | None) -> Iterator[_Image]:
-    table = read_columns(path)
-    if "path" not in table:
-        raise DataError(f"{path}: expected a column 'path', got {first_few(list(table), 10)}")
-    reserved = [name for name in table if name in RESERVED]
-    if reserved:
-        raise DataError(f"{path}: expected columns other than {', '.join(RESERVED)}, got {first_few(reserved)}")
-    other = {name: infer_types(values) for name, values in table.items() if name not in ("path", LABEL, *BOX)}
-    for row, given in enumerate(table["path"]):
-        text = "" if given is None else str(given).strip()
-        where = f"{path}, row {row + 1}"
-        if not text:
-            raise DataError(f"{where}: expected a path, got none")
-        label = None if LABEL not in table else table[LABEL][row]
-        box = parse_box(where, {name: table[name][row] for name in BOX if name in table})
-        columns = {name: values[row] for name, values in other.items()}
-        yield _Image(_absolute(path.parent, root, text), _read_label(label), box, columns)
-
-
-def _read_label(label: Any) -> str | None:
-    return None if label is None or not str(label).strip() else str(label).strip()
-
-
-def _absolute(folder: Path, root: Path | None, text: str) -> Path:
-    """A path in a list, relative to the list's folder or, if nothing is there, to the root.
-
-    Links are not followed: where those lead is checked against the root later.
-    """
-    here = Path(os.path.normpath(folder / Path(read_path(text, folder)).expanduser()))
-    if root is None or os.path.lexists(here):
-        return here
-    below = Path(os.path.normpath(root.resolve() / read_path(text, root)))
-    return below if os.path.lexists(below) else here
 
 
 def _embedded(name: str) -> ImageList:

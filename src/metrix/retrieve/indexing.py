@@ -91,7 +91,7 @@ def index_images(
     wanted = read_engine(engine, model)
     given = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links, check=False)
     if not overwrite:
-        _require_same(output, fingerprint(model, given.data), given)
+        require_same(output, fingerprint(model, given.data), given)
     with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
         index = Index.create(
             output,
@@ -111,7 +111,7 @@ def index_images(
     return Indexed(index, len(listed), listed.skipped, chosen.to_dict())
 
 
-def _require_same(output: Path, model: Fingerprint, given: ImageList) -> None:
+def require_same(output: Path, model: Fingerprint, given: ImageList) -> None:
     """An error if there is an index of another model or of other images."""
     before = read_sound_description(output)
     if before is None:
@@ -194,6 +194,7 @@ def list_for_model(
     max_bad: int | float | None = None,
     follow_links: bool = False,
     check: bool = True,
+    share: tuple[int, int] = (0, 1),
 ) -> ImageList:
     """The images that a user named (see `list_images`), as the model reads those of its own data."""
     if model.embedder.takes_vectors:
@@ -206,6 +207,7 @@ def list_for_model(
         follow_links=follow_links,
         check=check,
         short_side=short_side(model),
+        share=share,
         **_checking(model),
     )
 
@@ -235,16 +237,16 @@ def _embedded(
 
     with lock(output / ".embedding.lock"):
         chosen = agree_on_engine(model, blocks.folder, given.dataset, given.part, wanted)
-        _fill_blocks(model, blocks, given, max_bad, chosen.engine)
+        embed_into(blocks, model, given, max_bad, chosen.engine)
         listed = given.without(blocks.broken())
         listed.require_few(max_bad)
-        yield listed, _lots(blocks, listed), chosen
+        yield listed, read_lots(blocks, listed), chosen
         for old in output.glob(".embedding-*"):
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill_blocks(
-    model: TrainedModel, blocks: EmbeddingBlocks, given: ImageList, max_bad: int | float | None, engine: Engine
+def embed_into(
+    blocks: EmbeddingBlocks, model: TrainedModel, given: ImageList, max_bad: int | float | None, engine: Engine
 ) -> None:
     """Embed what is missing; once too many images are broken, only check the others, for an error that names all."""
     most = given.most_broken(max_bad)
@@ -263,7 +265,7 @@ def _fill_blocks(
     model.fill_blocks(blocks, given.dataset, given.part, engine=engine, on_broken=leave_out)
 
 
-def _lots(blocks: EmbeddingBlocks, listed: ImageList) -> Iterator[Items]:
+def read_lots(blocks: EmbeddingBlocks, listed: ImageList) -> Iterator[Items]:
     """The embedded images of a list, in lots that fit in memory; blocks have no rows for those that it left out."""
     start = 0
     for first in range(0, blocks.count, BLOCKS_AT_ONCE):

@@ -150,7 +150,7 @@ def open_files(folder: Path, place: Mapping[str, Any], kind: str) -> OpenFiles:
         DataError: a file is damaged.
     """
     vectors = MappedVectors.open([folder / name for name in place["vectors"]])
-    tables = [_open_table(folder / name) for name in place["items"]]
+    tables = [open_table(folder / name) for name in place["items"]]
     if any(table.schema != tables[0].schema for table in tables):
         raise DataError(f"{folder}: expected the same columns in all its files, got others; build the index anew")
     table = pa.concat_tables(tables)
@@ -162,7 +162,13 @@ def open_files(folder: Path, place: Mapping[str, Any], kind: str) -> OpenFiles:
     return OpenFiles(table["id"].combine_chunks(), drop_id(table), vectors, codes)
 
 
-def _open_table(path: Path) -> Any:
+def open_table(path: Path) -> Any:
+    """The ids and columns in a file, memory-mapped.
+
+    Raises:
+        FileNotFoundError: it is missing.
+        DataError: it is damaged.
+    """
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate(full=True)  # damaged offsets would read, and combine_chunks write, beyond their memory

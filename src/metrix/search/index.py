@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
 from metrix.messages import first_few
 from metrix.search.description import Description, Fingerprint, OpenSet, Threshold
+from metrix.search.faiss_files import name_files, write_codes
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_filter
 from metrix.search.generations import (
@@ -39,6 +40,7 @@ from metrix.search.generations import (
 )
 from metrix.search.hits import Hits
 from metrix.search.items import Items, chained, drop_id, in_batches, read_table_of, same_columns, unit_vectors
+from metrix.search.parts import IndexPart, link_parts
 from metrix.search.recall import measure_recall
 from metrix.search.refining import ALPHA
 from metrix.search.searching import search_store
@@ -120,33 +122,47 @@ class Index:
             raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
         if model is not None and model.dim != first.dim:
             raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
-        with hold_for_writing(folder):
-            require_index_folder(folder)
-            before = read_sound_description(folder)
-            generation = next_generation(folder, before)
+
+        def write(generation: int, before: Description | None) -> tuple[dict[str, Any], int | None, dict[str, str]]:
             if chosen == "milvus":
                 from metrix.search.milvus_collections import drop_pending
 
                 drop_pending(folder, None if before is None else str(before.place.get("collection")))
-            place, written = write_items(store, folder, generation, chained(first, batches), kind, settings, count)
-            description = Description(
-                generation=generation,
-                store=chosen,
-                kind=kind,
-                place=place,
-                dim=first.dim,
-                columns=first.column_types,
-                count=written or 0,
-                skipped=skipped,
-                root=root,
-                data=data,
-                follow_links=follow_links,
-                model=model,
-                threshold=threshold,
-                open_set=open_set,
-            )
-            switch_generation(folder, description, before)
+            found = write_items(store, folder, generation, chained(first, batches), kind, settings, count)
+            return *found, first.column_types
+
+        about: dict[str, Any] = {"store": chosen, "dim": first.dim, "skipped": skipped, "root": root, "data": data}
+        about |= {"follow_links": follow_links, "model": model, "threshold": threshold}
+        _replace(folder, write, kind=kind, **about)
         return cls.open(folder, store)
+
+    @classmethod
+    def join(
+        cls,
+        folder: str | os.PathLike[str],
+        parts: Sequence[IndexPart],
+        kind: str = "exact",
+        *,
+        model: Fingerprint,
+        settings: Settings | None = None,
+        **about: Any,
+    ) -> Index:
+        """Make an index of parts that `write_index_part` wrote, in this order, and open it; no vector is copied.
+
+        `about` are `root`, `follow_links`, `skipped` and `threshold`, as for `create`.
+        """
+        if kind not in KINDS:
+            raise unknown_choice("kind", kind, KINDS)
+        check_store("faiss")
+        folder, settings = Path(folder), settings or Settings()
+
+        def write(generation: int, before: Description | None) -> tuple[dict[str, Any], int | None, dict[str, str]]:
+            name = name_files(generation)
+            place, types = link_parts(folder, name, parts)
+            return {**place, **write_codes(folder, name, place, kind, settings)}, None, types
+
+        _replace(folder, write, kind=kind, dim=model.dim, model=model, **about)
+        return cls.open(folder)
 
     @classmethod
     def open(
@@ -428,6 +444,21 @@ class Index:
                 require_known_address(str(current.place.get("uri")), folder, None)
             self.store.close()
             self.description, self.store = current, open_store(folder, current)
+
+
+def _replace(
+    folder: Path,
+    write: Callable[[int, Description | None], tuple[dict[str, Any], int | None, dict[str, str]]],
+    **about: Any,
+) -> None:
+    """Switch to a new generation; `write` returns where it is, how many items if that is known, and column types."""
+    with hold_for_writing(folder):
+        require_index_folder(folder)
+        before = read_sound_description(folder)
+        generation = next_generation(folder, before)
+        place, written, types = write(generation, before)
+        description = Description(generation=generation, place=place, columns=types, count=written or 0, **about)
+        switch_generation(folder, description, before)
 
 
 def _prefix(root: str | None, other: str | None) -> str:

@@ -35,7 +35,6 @@ class ShardImage(NamedTuple):
 class ShardImages(NamedTuple):
     """The images in tar files, and remarks on the files."""
 
-    root: Path
     images: list[ShardImage]
     notes: list[str]
 
@@ -60,18 +59,17 @@ def is_pattern(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX and glob.has_magic(str(path)) and not os.path.lexists(path)
 
 
-def list_images_in(path: Path, follow_links: bool = False, progress: OnProgress | None = None) -> ShardImages:
-    """The images in the tar files at a path, by file and name, without those that are hidden.
+def list_images_in(root: Path, files: Sequence[Path], progress: OnProgress | None = None) -> ShardImages:
+    """The images in tar files, by file and name, without those that are hidden.
 
     Args:
-        path: a tar file, a pattern, or a folder.
-        follow_links: look into folders behind symbolic links.
+        root: a folder that all the files are in, or below.
+        files: the tar files.
         progress: called with (tar files done, tar files in all) while their members are listed.
 
     Raises:
-        DataError: there is none, or one is damaged.
+        DataError: a file is damaged.
     """
-    root, files = _find(path, follow_links)
     suffixes, images, notes = readable_suffixes(), list[ShardImage](), list[str]()
     unread = 0
     for done, file in enumerate(files, start=1):
@@ -90,12 +88,13 @@ def list_images_in(path: Path, follow_links: bool = False, progress: OnProgress 
             progress(done, len(files))
     if unread:
         notes.append(f"{count(unread, 'HEIC image')} cannot be read without pip install metrix[heic]")
-    return ShardImages(root, images, notes)
+    return ShardImages(images, notes)
 
 
 def read(path: Path, follow_links: bool = False, progress: OnProgress | None = None) -> Catalogue:
     """The catalogue; its images are not split into parts unless their first folders are those of parts."""
-    found = list_images_in(path, follow_links, progress)
+    root, files = find_shards(path, follow_links)
+    found = list_images_in(root, files, progress)
     images = [image for image in found.images if not image.reason]
     skipped = [f"{image.path} ({image.reason})" for image in found.images if image.reason]
     nameless = [image.path for image in images if image.label is None]
@@ -109,9 +108,7 @@ def read(path: Path, follow_links: bool = False, progress: OnProgress | None = N
         notes.append(f"{count(len(skipped), 'image')} skipped: {first_few(skipped)}")
     parts = split_parts([image.path for image in images], path)
     rows = [ImageRow(image.path, str(image.label), part) for image, part in zip(images, parts, strict=True)]
-    return Catalogue.from_rows(
-        NAME, found.root, rows, class_names=sorted({row.class_name for row in rows}), notes=notes
-    )
+    return Catalogue.from_rows(NAME, root, rows, class_names=sorted({row.class_name for row in rows}), notes=notes)
 
 
 def split_parts(paths: Sequence[str], given: Path) -> Iterator[str]:
@@ -122,8 +119,16 @@ def split_parts(paths: Sequence[str], given: Path) -> Iterator[str]:
     return (UNSPLIT if parts is None else parts[top] for top in tops)
 
 
-def _find(path: Path, follow_links: bool) -> tuple[Path, list[Path]]:
-    """The tar files at a path, and the folder that they are in."""
+def find_shards(path: Path, follow_links: bool = False) -> tuple[Path, list[Path]]:
+    """The folder of the tar files at a path, and the files in order.
+
+    Args:
+        path: a tar file, a pattern, or a folder.
+        follow_links: look into folders behind symbolic links.
+
+    Raises:
+        DataError: there is none.
+    """
     if is_pattern(path):
         files = sorted(Path(name).parent.resolve() / Path(name).name for name in glob.glob(str(path)))
         if not files:
