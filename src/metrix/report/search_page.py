@@ -37,8 +37,11 @@ def compose_duplicates_page(index: Index, groups: Sequence[Duplicates]) -> Page:
     shown = []
     for group in groups[:MOST]:
         first, *others = group.ids[:13]
-        hits = [find_hit(index, one, None, None, group.similarity) for one in others]
-        shown.append(Query(_picture(index, first, None), {count(len(group.ids), _noun(index)): hits}))
+        vectors = index.get([first, *others]).vectors
+        similarities = (vectors[1:] @ vectors[0]).tolist()
+        hits = [find_hit(index, one, None, None, s) for one, s in zip(others, similarities, strict=True)]
+        said = f"{count(len(group.ids), _noun(index))}, each at least {group.similarity:.3f} similar to another"
+        shown.append(Query(_picture(index, first, None), {said: hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(groups)), "duplicates")] if shown else [Text("None were found.")]
     return Page("Duplicates", [Section(count(len(groups), "group"), blocks)])
 
