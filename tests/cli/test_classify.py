@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,47 @@ def test_mistakes(metrix: Any, refused: Any, indexed: Path, tmp_path: Path) -> N
     refused("classify", index, "--id", "kind 0/1.jpg", "--html", tmp_path / "no" / "a.html", words=("a.html",))
     Index.build(np.eye(4)).save(tmp_path / "plain.index")
     refused("classify", tmp_path / "plain.index", "--id", "1", words=("expected an index with labels",))
+
+
+def test_a_threshold_of_the_index_is_used_by_classify(
+    metrix: Any, refused: Any, own_index: Path, indexed: Path
+) -> None:
+    chosen = metrix("threshold", own_index, "--open-set", "--false-reject", "0.2", "--json")
+    assert chosen.code == 0, chosen.err
+    assert chosen.json["false_reject"] <= 0.2
+    found = metrix("classify", own_index, indexed / "photos", "--json").json
+    assert found["threshold"] == chosen.json["probability"] == found["measured"]["probability"]
+    assert np.mean([one["unknown"] for one in found["predictions"]]) <= 0.2  # the very images that it was chosen on
+    told = metrix("classify", own_index, "--id", "kind 0/1.jpg")
+    assert "of known ones do not" in told.out
+    refused("threshold", own_index, "--open-set", words=("one of --false-accept and --false-reject, got none",))
+    refused("threshold", own_index, "--open-set", "--false-accept", "0.0001", words=("expected at least 1 in 18",))
+    refused("threshold", own_index, "--open-set", "--false-accept", "0.1", "--shots", 1, words=("with a run",))
+    refused("threshold", own_index, "--open-set", "--false-accept", "0.1", "--far", "0.1", words=("--far",))
+    refused("threshold", own_index, "--false-accept", "0.1", words=("--false-accept: expected with --open-set",))
+
+
+def test_a_threshold_of_a_run_goes_into_its_indexes(metrix: Any, run: Path, indexed: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    outcome = metrix("threshold", copy, "--open-set", "--false-accept", "0.1", "--bootstrap", 20)
+    assert outcome.code == 0, outcome.err
+    assert "unknown accepted" in outcome.out
+    assert (copy / "analysis" / "open-set.png").is_file()
+    assert metrix("index", copy, indexed / "photos", "-o", tmp_path / "i").code == 0
+    found = metrix("classify", tmp_path / "i", indexed / "photos" / "kind 0" / "1.jpg", "--json").json
+    assert found["measured"]["wanted"] == 0.1
+
+
+def test_evaluate_open_set(metrix: Any, refused: Any, run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    outcome = metrix("evaluate", copy, "--open-set", "--draws", 2, "--bootstrap", 5)
+    assert outcome.code == 0, outcome.err
+    for words in ("accuracy at 1 % false accept", "AUROC of unknown", "calibration error (ECE)", "5-way 1-shot"):
+        assert words in outcome.out
+    kept = json.loads((copy / "open_set_evaluation.json").read_text("utf-8"))
+    found = metrix("evaluate", copy, "--open-set", "--draws", 2, "--bootstrap", 5, "--json").json
+    assert found == kept
+    assert [one["shots"] for one in found["results"]] == [1, 5, None]
+    refused("evaluate", copy, "--open-set", "--shots", "one", words=("such as 1,5,all, got 'one'",))
+    refused("evaluate", copy, "--open-set", "--rerank", words=("--rerank: expected without --open-set",))
+    refused("evaluate", copy, "--shots", "1", words=("--shots: expected with --open-set",))

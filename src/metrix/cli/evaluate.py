@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
+from metrix.cli.open_set import Draws, OpenSet, Shots, evaluate_unknown, refuse_with_open_set, refuse_without_open_set
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
@@ -71,6 +72,9 @@ def evaluate_command(
     per_class: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write measures and confusions of all classes to a CSV file")
     ] = None,
+    open_set: OpenSet = False,
+    shots: Shots = None,
+    draws: Draws = 10,
     max_bad: MaxBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
@@ -82,6 +86,9 @@ def evaluate_command(
     worst and best classes and those that are confused most. Where data has a column sequence (a track, a shoot), images
     of a query's own sequence are neither right nor wrong. The results are also written to evaluation.json in the run's
     folder. Under torchrun, each process embeds its share of the images.
+
+    --open-set measures metrix classify instead: accuracy of enrolled classes, AUROC of unknown ones, accuracy at 1 %
+    false accept and calibration, with few images of each class enrolled (at most 200 resamples).
     """
     import json
     import os
@@ -101,6 +108,11 @@ def evaluate_command(
 
     check_one_source(run, embeddings, {"--data": data, "--part": None if part == "test" else part})
     chosen = parse_integers("--ks", ks)
+    refuse_without_open_set(open_set, {"--shots": shots})
+    if open_set:
+        refuse_with_open_set(
+            {"--ks": ks, "--approximate": approximate, "--expand": expand, "--rerank": rerank, "--per-class": per_class}
+        )
     model = None
     with show_progress(json_output) as report:
         if embeddings is not None:
@@ -112,8 +124,16 @@ def evaluate_command(
             examples = embed_examples(model, data, part)
             if share[0] > 0:
                 return
+        if ignore_sequences:
+            examples = examples.without_sequences()
+        if open_set:
+            own = data is None and part == "test"
+            outcome = evaluate_unknown(examples, model, shots, draws, min(bootstrap, 200), report, own)
+    if open_set:
+        outcome.print(json_output)
+        return
     result = evaluate_examples(
-        examples.without_sequences() if ignore_sequences else examples,
+        examples,
         chosen,
         resamples=bootstrap,
         over=bootstrap_over,

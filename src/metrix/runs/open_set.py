@@ -19,6 +19,7 @@ from metrix.search import LABEL, Index
 from metrix.search.calibration import KnownAnswers, answer_items, answer_queries_of_classes
 from metrix.search.class_scores import VOTERS, EnrolledClasses
 from metrix.search.description import OpenSet
+from metrix.search.items import unit_vectors
 from metrix.search.open_set import LARGER_SAMPLE, ChosenOpenSet, choose_open_set
 from metrix.train.batches import Report, ignore_report
 
@@ -115,17 +116,24 @@ def draw_shots(labels: NDArray[Any], shots: int, rng: np.random.Generator) -> ND
 
 
 def answer_others(
-    vectors: NDArray[Any], labels: NDArray[Any], rows: NDArray[np.int64], k: int = VOTERS
+    vectors: NDArray[Any],
+    labels: NDArray[Any],
+    rows: NDArray[np.int64],
+    k: int = VOTERS,
+    among: NDArray[np.int64] | None = None,
 ) -> tuple[KnownAnswers, EnrolledClasses]:
-    """Enrol the examples in `rows`, and ask about the other ones of their classes, with and without the class."""
+    """Enrol the examples in `rows`, and ask about the other ones of their classes, with and without the class.
+
+    `among` are rows to ask about; all by default.
+    """
     store = Index.build(vectors[rows], columns={LABEL: labels[rows].tolist()}).store
     classes = EnrolledClasses.read(store)
     number = {name: n for n, name in enumerate(classes.names)}
     codes = np.array([number.get(one, -1) for one in labels.tolist()])
-    asked = np.setdiff1d(np.flatnonzero(codes >= 0), rows)
+    asked = np.setdiff1d(np.flatnonzero(codes >= 0) if among is None else among, rows)
     if not len(asked):
         raise LabelError("--shots: expected classes with more images than are enrolled, to ask about; ask for fewer")
-    queries = np.ascontiguousarray(vectors[asked], dtype=np.float32)
+    queries = unit_vectors(vectors[asked])
     return answer_queries_of_classes(queries, codes[asked], store, classes, k), classes
 
 

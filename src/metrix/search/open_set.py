@@ -72,7 +72,7 @@ def choose_open_set(
             f"{flag}: expected at least 1 in {len(judged):,}, the number of queries that it is measured on, got "
             f"{wanted:g}; ask for more, or enrol more images"
         )
-    probability = _accept_at_most(unknown, wanted) if target == "false_accept" else _reject_at_most(known, wanted)
+    probability = accept_at_most(unknown, wanted) if target == "false_accept" else _reject_at_most(known, wanted)
     mistakes = {"false_accept": unknown >= probability, "false_reject": known < probability}
     units = {"false_accept": answers.unknown_classes, "false_reject": answers.known_classes}
     intervals = {
@@ -93,10 +93,10 @@ def choose_open_set(
     return ChosenOpenSet(found, known, unknown, intervals)
 
 
-def _accept_at_most(unknown: NDArray[np.float64], share: float) -> float:
+def accept_at_most(unknown: NDArray[np.float64], share: float) -> float:
     """The smallest threshold at which at most this share of the values is at or above it.
 
-    >>> _accept_at_most(np.array([0.1, 0.2, 0.3, 0.9]), 0.25) > 0.3
+    >>> accept_at_most(np.array([0.1, 0.2, 0.3, 0.9]), 0.25) > 0.3
     True
     """
     ordered = np.sort(unknown)[::-1]
