@@ -227,3 +227,10 @@ def test_a_manifest_of_training_rows_only_trains(tmp_path: Path, metrix: Metrix)
     assert ended.code == 0, ended.err
     assert "nothing can be measured" in ended.err
     assert json.loads((tmp_path / "run" / "results.json").read_text())["test"] is None
+
+
+def test_a_clean_run_has_no_mixed_loss_to_show() -> None:
+    from metrix.cli.terminal.training import _describe_losses
+
+    assert "mixed" in _describe_losses([1.5, 1.0, 0.5], mixes=True)
+    assert "mixed" not in _describe_losses([1.0, 1.0, 0.0], mixes=False)

@@ -35,6 +35,14 @@ def defined_in(path: Path) -> set[str]:
     return {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
 
 
+def test_no_blank_line_cuts_a_table_in_two():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        for n in range(1, len(lines) - 2):
+            cut = not lines[n] and lines[n - 1].startswith("|") and lines[n + 1].startswith("|")
+            assert not cut or lines[n + 2].startswith("|--"), f"{page.name}, line {n + 2}: {lines[n + 1][:60]}"
+
+
 def test_every_link_leads_to_a_definition():
     assert len(LINKS) > 20
     broken = [(name, at) for name, at in LINKS if name not in defined_in((ROOT / "docs" / at).resolve())]

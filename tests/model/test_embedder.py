@@ -149,6 +149,14 @@ def test_unknown_backbone_names_the_nearest() -> None:
         Embedder("resnet5")
 
 
+def test_each_backbone_is_suggested_once() -> None:
+    with pytest.raises(ChoiceError) as found:  # this one is a network of ours and of timm
+        Embedder("efficientnet_lite00")
+    suggested = str(found.value).partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert "'efficientnet_lite0'" in suggested
+    assert len(set(suggested)) == len(suggested)
+
+
 def test_unknown_pool() -> None:
     with pytest.raises(ChoiceError, match=r"unknown pool 'gen'; did you mean 'gem'\?"):
         Embedder("glyphs-cnn", pool="gen")

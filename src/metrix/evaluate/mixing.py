@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput, LabelError
 from metrix.evaluate.bootstrap import numpy_generator
 from metrix.evaluate.vectors import Array, Vectors, number_classes, read_labels
+from metrix.messages import count
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ def mixed_embeddings(
     fitting = [kind.is_possible(num_pos, num_neg) for kind in kinds]  # which examples have such a pair
     if not any(rows.any() for rows in fitting):
         raise LabelError(
-            f"no example has a pair {' or '.join(chosen)} in {len(sizes)} classes of at most {sizes.max()}: "
+            f"no example has a pair {' or '.join(chosen)} in {count(len(sizes), 'class')} of at most {sizes.max()}: "
             "positives need a class of two, negatives a second class"
         )
     return _mix_blocks(

@@ -50,7 +50,9 @@ def build_class_tables(result: Evaluation) -> list[Table]:
 
 
 def _title(classes: int, whole: bool) -> str:
-    return f"All {classes:,} classes, worst first" if whole else f"The worst and the best of {classes:,} classes"
+    if whole:
+        return "The only class" if classes == 1 else f"All {classes:,} classes, worst first"
+    return f"The worst and the best of {classes:,} classes"
 
 
 def _show(label: object) -> str:

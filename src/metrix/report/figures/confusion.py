@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.messages import count
 from metrix.report.page import Figure
 from metrix.report.page.drawing import COLOURS, figure_style, new_figure
 from metrix.report.page.escaping import shorten_for_figure
@@ -49,7 +50,7 @@ def draw_confusion(
             for y, x in zip(*np.nonzero(counts), strict=True):
                 axes.text(x, y, f"{100 * shares[y, x]:.0f}", ha="center", va="center", fontsize=7)
     wrong = int(counts[~right].sum())
-    of = f"{len(own)} classes of queries against {len(found)} classes found"
+    of = f"{count(len(own), 'class')} of queries against {count(len(found), 'class')} found"
     said = f"{of}; {wrong:,} of {int(counts.sum()):,} are wrong"
     data: list[list[object]] = [["class of the query", "class found first", "queries"]]
     data += [[own[y], found[x], int(counts[y, x])] for y, x in zip(*np.nonzero(counts), strict=True)]
