@@ -7,9 +7,28 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import at_most
-from metrix import evaluate
+from metrix import Clean, Metrix, evaluate, losses
 from metrix.core.compute.max_plus import max_plus_linear
 from tests.devices.pretended_cuda import PretendedCuda
+
+
+def steps() -> list[dict[str, Any]]:
+    """Count what a step of multi-similarity asks of a GPU, forward and backward, with labels on the host."""
+    found = []
+    for n, mixup, launches in ((100, False, 70), (100, True, 160), (4096, True, 400)):
+        loss = losses.MultiSimilarity()
+        objective = Metrix(loss, "embed", "pos-neg") if mixup else Clean(loss)
+        with PretendedCuda() as device:
+            x = device.put(torch.randn(n, 64), requires_grad=True)
+            device.reset()
+            objective(x, torch.arange(n) // 5).backward()
+            counted = device.launches.total(), device.synchronisations.total(), device.copies.total()
+        name = f"multi-similarity{' with embed pos-neg' if mixup else ''}, n={n:,}"
+        for what, count, most in zip(
+            ("launches", "synchronisations", "copies to the device"), counted, (launches, 1, 2), strict=True
+        ):
+            found.append(at_most(f"{name}: {what}", count, most, ""))
+    return found
 
 
 def max_plus() -> list[dict[str, Any]]:
@@ -44,4 +63,4 @@ def retrieval() -> list[dict[str, Any]]:
     return [at_most(name, waits, 4, "", "one to check them, and one per block with 8 GB free")]
 
 
-PARTS = (max_plus, retrieval)
+PARTS = (steps, max_plus, retrieval)

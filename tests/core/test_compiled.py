@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from metrix import Clean, Metrix
+from metrix import Clean, Metrix, PoolLinear, losses
+from metrix.train.compiling import find_missing_compiler
 from tests.losses_table import TABLE, WITH_KINDS
 
 CLASSES, DIM = 5, 8
@@ -48,3 +50,48 @@ def test_embedding_mixup(name):
     assert_compiles(
         lambda: Metrix(TABLE[name].build(CLASSES, DIM), "embed", "pos-neg", generator=torch.Generator().manual_seed(1))
     )
+
+
+@pytest.mark.parametrize("kind", ["pos-neg", "neg-neg"])
+def test_kernels_of_the_compiler(kind):
+    """λ in particular: integers that overflow, in kernels of the compiler's own."""
+    missing = find_missing_compiler(torch.device("cpu"))
+    if missing:
+        pytest.skip(f"no compiler: {missing}")
+
+    def make():
+        return Metrix(losses.MultiSimilarity(), "embed", kind, generator=torch.Generator().manual_seed(1))
+
+    torch._dynamo.reset()
+    compiled, x = torch.compile(make(), fullgraph=True), X.float()
+    for found, expected in zip(differentiate(compiled, x), differentiate(make(), x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+class Network(nn.Module):
+    def __init__(self, head: nn.Module, flat: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.flat = nn.Conv2d(3, 6, 3), head, flat
+
+    def features(self, x):
+        z = self.body(x).relu()
+        return z.mean((2, 3)) if self.flat else z
+
+
+@pytest.mark.parametrize("head", ["linear", "pool and linear"])
+def test_feature_mixup_with_a_linear_head(head):
+    images, found = torch.randn(len(LABELS), 3, 5, 5, generator=torch.Generator().manual_seed(2)), []
+    for is_compiled in (False, True):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        last = nn.Linear(6, DIM) if head == "linear" else PoolLinear(6, DIM, "avg")
+        network, generator = Network(last, flat=head == "linear"), torch.Generator().manual_seed(1)
+        objective = Metrix(losses.MultiSimilarity(), "feature", "pos-neg", generator=generator)
+        assert "closed form" in objective.explain(network)
+        step = torch.compile(objective.step, backend="aot_eager", fullgraph=True) if is_compiled else objective.step
+        out = step(network, images, LABELS)
+        out.loss.backward()
+        found.append([out.loss.detach(), out.mixed.detach(), *(p.grad for p in network.parameters())])
+    for compiled, plain in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6)

@@ -86,20 +86,20 @@ class FactorMatrix:
             return pick(self.lam, rows)
         number = torch.arange(max(self.shape), dtype=torch.int32, device=self.lam.device)
         if len(self.shape) == 1:
-            return self._of_counters(torch.add(self.key[0], pick(number, rows), alpha=COLUMN_STEP))
-        left = torch.add(self.key[0], pick(number[: self.shape[0]], rows), alpha=ROW_STEP).unsqueeze(1)
-        right = number[: self.shape[1]]
+            return self._of_counters(pick(number, rows) * COLUMN_STEP)
+        left = (pick(number[: self.shape[0]], rows) * ROW_STEP).unsqueeze(1)
+        right = number[: self.shape[1]] * COLUMN_STEP
         tall = max(1, IN_CACHE // self.shape[1])
         if self.lam.device.type != "cpu" or torch.compiler.is_compiling() or len(left) <= tall:
-            return self._of_counters(torch.add(left, right, alpha=COLUMN_STEP))
+            return self._of_counters(left + right)
         lam = torch.empty(len(left), len(right), dtype=self.lam.dtype)
         for part, of in zip(torch.split(lam, tall), torch.split(left, tall), strict=True):
-            part.copy_(self._of_counters(torch.add(of, right, alpha=COLUMN_STEP)))
+            part.copy_(self._of_counters(of + right))
         return lam
 
     def _of_counters(self, counters: Tensor) -> Tensor:
         assert self.key is not None, "a matrix that is not given is drawn"
-        return _beta(_hash(counters, self.key[1]), self.alpha, self.lam.dtype)
+        return _beta(_hash(counters, self.key), self.alpha, self.lam.dtype)
 
 
 def check_drawing(alpha: float, lam_per: str) -> None:
@@ -157,10 +157,10 @@ def choose(count: int, generator: torch.Generator | None) -> int:
 
 
 def _hash(counter: Tensor, key: Tensor) -> Tensor:
-    """Random bits in place of int32 counters, which start at half of the key: two rounds, the other half between."""
-    x = counter
+    """Random bits in place of int32 counters: two rounds of multiplications and shifts, half of the key before each."""
+    x = counter.add_(key[0])
     x ^= (x >> 16).bitwise_and_(0xFFFF)
-    x.mul_(0x7FEB352D).bitwise_xor_(key)
+    x.mul_(0x7FEB352D).bitwise_xor_(key[1])
     x ^= (x >> 15).bitwise_and_(0x1FFFF)
     x.mul_(-2073254261)
     x ^= (x >> 16).bitwise_and_(0xFFFF)

@@ -88,6 +88,11 @@ def mixture_of_features(model: SplitModel | None, features: Tensor, options: Mix
     """eq. mix-embed, feature mixup: f_m(mix_λ(g_m(x), g_m(x')))."""
     model, route = check_model(model), _route_of_features(model)
     head, gather, budget = model.head, options.gather, options.budget
+    if type(head) is nn.Linear:
+        with without_autocast(features):
+            x, weight = at_least_float32(features), at_least_float32(head.weight)
+            bias = None if head.bias is None else head.bias.to(x.dtype)
+            return Interpolated(gather(F.linear(x, weight.to(x.dtype), bias)), unit=False)
     if not _is_pool_linear(head):
         owner = next((part for part in (head, model) if isinstance(part, nn.Module)), None)
         network = _under_ambient_autocast(head, features.device.type)
@@ -122,9 +127,14 @@ def _is_pool_linear(head: object) -> TypeGuard[PoolLinear]:
 
 def _route_of_features(model: AnyModel | None) -> Route:
     head = check_model(model).head
+    if type(head) is nn.Linear:
+        return Route("closed form", "a linear layer turns mixed features into mixed outputs")
     if not _is_pool_linear(head):
         kind = type(head).__name__ if isinstance(head, nn.Module) else "a function"
-        return Route("chunks", f"the head is {kind}: only pooling + linear layer (metrix.PoolLinear) has a shorter way")
+        return Route(
+            "chunks",
+            f"the head is {kind}: only a linear layer, after pooling (metrix.PoolLinear) or not, has a shorter way",
+        )
     if head.pool == "avg":
         return Route("closed form", "average pooling and a linear layer turn mixed features into mixed outputs")
     kernel = "compiled by numba on the CPU" if compiled_kernel() is not None else "in plain torch"
