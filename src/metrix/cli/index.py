@@ -26,7 +26,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def index(
-    run: Annotated[Path | None, typer.Argument(help="folder of a run", show_default=False)] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="folder of a run, or a backbone with pretrained weights, such as efficientnet_lite0",
+            show_default=False,
+        ),
+    ] = None,
     images: Annotated[
         list[str] | None,
         typer.Argument(
@@ -86,6 +92,9 @@ def index(
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Embed images with a run's model and build an index of them, for metrix search.
+
+    A backbone needs no training: its features are indexed as they are, and its model is written beside the index
+    (photos.model for photos.index) as a run, for metrix evaluate, export and embed.
 
     Images that cannot be read are skipped and counted. An interrupted build resumes when it is started again, and an
     index that is replaced or changed stays in use until its successor is complete.
@@ -203,6 +212,7 @@ def _embed(
 ) -> Indexed | WrittenPart:
     from metrix.model.engines import AUTO, TORCH
     from metrix.retrieve.indexing import add_images, index_images
+    from metrix.runs.backbone_run import find_model_run
     from metrix.runs.trained_model import open_run
 
     if run is None or not images:
@@ -213,7 +223,7 @@ def _embed(
         raise InvalidInput(
             f"WORLD_SIZE={share[1]}: expected a new index on faiss from several processes, got {got}; start one process"
         )
-    model = open_run(run, report)
+    model = open_run(find_model_run(run, target, images[0], building["overwrite"]), report)
     if share[1] > 1:
         from metrix.retrieve.index_parts import index_share
 
