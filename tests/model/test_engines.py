@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,33 @@ def test_a_file_must_be_of_the_same_weights(embedder: Embedder, images: torch.Te
         torch.testing.assert_close(engine.run(images), embedder(images), atol=1e-5, rtol=0)
     with pytest.raises(ModelError, match="was exported from another model"):
         open_engine_file(file, "b" * 64, 28)
+
+
+HUGE = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # whatever the system would promise
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+import numpy as np
+from metrix.errors import ModelError
+from metrix.model.export import OnnxSession
+
+shape = helper.make_node("Constant", [], ["shape"], value=numpy_helper.from_array(np.array([200_000, 200_000])))
+fill = helper.make_node("ConstantOfShape", ["shape"], ["huge"])
+total = helper.make_node("ReduceSum", ["huge"], ["sum"], keepdims=0)
+add = helper.make_node("Add", ["x", "sum"], ["y"])
+x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, 8, 8]) for name in "xy")
+model = helper.make_model(helper.make_graph([shape, fill, total, add], "g", [x], [y]), ir_version=9,
+                          opset_imports=[helper.make_opsetid("", 17)])
+try:
+    OnnxSession(model)(torch.zeros(1, 3, 8, 8))
+except ModelError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is that of Linux")
+def test_a_file_with_a_constant_of_160_gigabytes_is_refused() -> None:
+    ended = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, timeout=120)
+    assert ended.stdout.startswith("refused: onnxruntime cannot run the model: "), ended.stderr[-2000:]
