@@ -83,15 +83,21 @@ def test_scales_are_settings(scales):
 
 def test_conclusions():
     def line(name: str, *gains: float) -> TableLine:
-        return TableLine((name,), {GAIN: Spread(gains)} if gains else {}, {})
+        return TableLine((name,), {GAIN: Spread(gains)} if gains else {}, {}, over="Cont")
 
+    more = TableLine(("A",), {GAIN: Spread((1.0, 1.1, 1.2))}, {}, over="MS")  # a row of the same name
     (said,) = conclude_from_seeds(
-        [line("clean"), line("A", 2.0, 2.1, 2.2), line("B", -1.0, 1.0, 0.1), line("C", -3.0, -3.1)]
+        [line("clean"), line("A", 2.0, 2.1, 2.2), line("B", -1.0, 1.0, 0.1), line("C", -3.0, -3.1, -3.0), more]
     )
-    assert "gains above zero: A (+2.1 ± 0.2); below zero: C (-3.0 ± 0.6)" in said
-    assert "1 of 3 cannot be told from zero" in said
-    (said,) = conclude_from_seeds([line("A", 2.0)])
-    assert "nothing can be concluded" in said
+    assert (
+        "gains above zero: Cont A (+2.1, +1.9 to +2.3), MS A (+1.1, +0.9 to +1.3); below zero: Cont C (-3.0, " in said
+    )
+    assert "±" not in said  # which is a standard deviation wherever it stands
+    assert "1 of 4 cannot be told from zero" in said
+    for gains, words in (((2.0,), "of 1 seed,"), ((2.0, 2.01), "of 2 seeds,")):
+        (said,) = conclude_from_seeds([line("A", *gains)])
+        assert words in said
+        assert "nothing can be concluded" in said
     assert list(conclude_from_seeds([line("clean")])) == []
 
 

@@ -85,10 +85,13 @@ def test_a_cell_that_was_not_run_is_empty(folder: Path) -> None:
         assert content[method]["note"] == "Not run."
     block = result.to_block()
     rows = {str(row[0]).strip(): row for row in block.rows}
-    assert rows["+i-Mix [1]"][2:6] == ["", "", "", ""]
-    assert "[1] Not run." in block.footnotes
+    assert rows["+i-Mix [2]"][2:6] == ["", "", "", ""]
+    assert "[2] Not run." in block.footnotes
     one_more_seed = Grid(grid.datasets, (0, 1, 2), changes, CellStore(folder))
-    line = build_recall_table(one_more_seed, paper.load_table("compete"), grid.datasets[0]).lines[0]
+    pixels, untrained, line, *_ = build_recall_table(one_more_seed, paper.load_table("compete"), grid.datasets[0]).lines
+    assert (pixels.words[0], untrained.words[0]) == ("pixels", "untrained network")
+    assert 0 < (pixels.measured["R@1"].mean or 0) < 100
+    assert len(untrained.measured["R@1"].values) == 2
     assert line.note == "1 of 3 runs are not finished."
     assert len(line.measured["R@1"].values) == 2
 

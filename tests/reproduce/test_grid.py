@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import shutil
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from metrix.experiments.cells import CellStore
-from metrix.report.page import Value
-from metrix.reproduce import paper
+from metrix.report.page import Table, Value
+from metrix.reproduce import paper, tables
 from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.differences import THE_PAPERS, describe_differences
 from metrix.reproduce.duration import Size, count_images
@@ -25,14 +26,22 @@ from tests.reproduce.conftest import MINI, TINY
 CLEAN, MIXED = {"loss": "contrastive"}, {"loss": "contrastive", "mixup": ["feature"]}
 
 
-def put(grid: Grid, experiment: Experiment, recalls: list[dict[str, float] | None]) -> None:
+def put(
+    grid: Grid,
+    experiment: Experiment,
+    recalls: list[dict[str, float] | None],
+    untrained: dict[str, float] | None = None,
+) -> None:
     """Results of each seed; None is a run that is not finished."""
+    before = {} if untrained is None else {"untrained_test": {"recall": untrained}}
     for one, recall in zip(grid.cells(experiment), recalls, strict=True):
         grid.store.write_record(one, tries=1, error=None)
         if recall is not None:
             path = grid.store.run(one.key).path
             path.mkdir(parents=True)
-            (path / "results.json").write_text(json.dumps({"test": {"recall": recall}, "seconds": 1.0, "steps": 2}))
+            (path / "results.json").write_text(
+                json.dumps({"test": {"recall": recall}, "seconds": 1.0, "steps": 2, **before})
+            )
 
 
 @pytest.fixture
@@ -64,11 +73,13 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
     block = build_recall_table(cars, paper.load_table("ablation"), data).to_block()
     groups = [(column.group, column.name) for column in block.columns]
     assert groups[3:7] == [("R@1", "here"), ("R@1", "paper"), ("R@2", "here"), ("R@2", "paper")]
-    baseline = block.rows[0]
+    pixels, baseline = block.rows[:2]
+    assert list(pixels[:4]) == ["pixels [1]", "", "", ""]
+    assert any(note.startswith("[1] Not measured: ") for note in block.footnotes)  # the images are not here
     assert isinstance(baseline[3], Value)
     assert (baseline[3].text, baseline[4]) == ("80.0 ± 0.0", "81.6")
-    assert block.rows[1] == "hard negatives"
-    assert list(block.rows[2][:5]) == ["input [1]", "1", "pos-neg / anc-neg", "", "82.0"]
+    assert block.rows[2] == "hard negatives"
+    assert list(block.rows[3][:5]) == ["input [2]", "1", "pos-neg / anc-neg", "", "82.0"]
     assert block.footnotes[1].startswith(
         "Differences from the paper's set-up: the contrastive loss averages its non-zero terms, as the reference code"
     )
@@ -137,6 +148,65 @@ def test_nothing_is_marked_from_two_seeds(cars: Grid) -> None:
     block = build_recall_table(grid, table, data).to_block()
     assert block.best == set()
     assert not any("Marked in a column" in note for note in block.footnotes)
+
+
+def rows_with(block: Table, column: str) -> dict[int, float]:
+    number = [one.group or one.name for one in block.columns].index(column)
+    cells = {n: row[number] for n, row in enumerate(block.rows) if not isinstance(row, str)}
+    return {n: cell.value for n, cell in cells.items() if isinstance(cell, Value)}
+
+
+def test_no_row_is_marked_below_one_that_is_not(cars: Grid) -> None:
+    """The best, a close second that is worse with every seed, and a third as far away as its noise."""
+    data, table = cars.datasets[0], paper.load_table("compete")
+    best, second, noisy, low, *_ = [one for one in table.rows if one.recipe is not None]
+    put(cars, Experiment(best.recipe or {}, data), [{"1": 0.660}, {"1": 0.661}, {"1": 0.662}])
+    put(cars, Experiment(second.recipe or {}, data), [{"1": 0.658}, {"1": 0.659}, {"1": 0.660}])
+    put(cars, Experiment(noisy.recipe or {}, data), [{"1": 0.58}, {"1": 0.70}, {"1": 0.637}])
+    put(cars, Experiment(low.recipe or {}, data), [{"1": 0.300}, {"1": 0.301}, {"1": 0.302}])
+    block = build_recall_table(cars, table, data).to_block()
+    shown = rows_with(block, "R@1")
+    marked = {shown[row] for row, _ in block.best}
+    assert sorted(marked) == pytest.approx([63.9, 65.9, 66.1])
+    assert min(marked) > max(value for value in shown.values() if value not in marked)
+
+
+@pytest.mark.parametrize(("untrained", "marks"), [(0.2, 1), (0.95, 0)])
+def test_floors_are_shown_and_nothing_below_them_is_marked(
+    untrained: float, marks: int, cars: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "measure_pixels_once", lambda *_: {1: Spread((31.0,))})
+    data, table = cars.datasets[0], paper.load_table("compete")
+    low, high, *_ = [one for one in table.rows if one.recipe is not None]
+    put(cars, Experiment(low.recipe or {}, data), [{"1": 0.50}, {"1": 0.501}, {"1": 0.502}], {"1": untrained})
+    put(cars, Experiment(high.recipe or {}, data), [{"1": 0.90}, {"1": 0.901}, {"1": 0.902}])
+    block = build_recall_table(cars, table, data).to_block()
+    assert [row[0] for row in block.rows[:2]] == ["pixels [1]", "untrained network"]
+    shown = rows_with(block, "R@1")
+    assert (shown[0], shown[1]) == pytest.approx((31.0, 100 * untrained))
+    assert len(block.best) == marks
+
+
+@pytest.mark.parametrize("name", ["main", "ablation", "types"])
+@pytest.mark.parametrize("dataset", ["cars", "photos"])
+def test_nothing_is_cut_off_in_80_columns(name: str, dataset: str, tmp_path: Path) -> None:
+    from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.tables import build_page_tables
+
+    data = ReproductionData(dataset, "anywhere")
+    data.__dict__["fingerprint"] = "fingerprint"
+    grid, table = Grid((data,), (0, 1, 2), {}, CellStore(tmp_path)), paper.load_table(name)
+    for one in experiments_of(table, data):
+        put(grid, one, [{"1": 0.8, "2": 0.88, "4": 0.92, "8": 0.95}] * 3, {"1": 0.1, "2": 0.2})
+    block = build_recall_table(grid, table, data).to_block()
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in build_page_tables(block, 80):
+        console.print(part)
+    printed = console.export_text()
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    shown = [cell.text for row in block.rows if not isinstance(row, str) for cell in row if isinstance(cell, Value)]
+    assert all(printed.count(text) >= shown.count(text) for text in set(shown))
 
 
 def test_only_what_the_seeds_can_tell_apart_is_marked_as_best(cars: Grid) -> None:

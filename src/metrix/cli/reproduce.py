@@ -138,7 +138,7 @@ def _print_results(
     from rich.markup import escape
 
     from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.tables import build_page_table
+    from metrix.cli.terminal.tables import build_page_tables
 
     if json_output:
         content = {
@@ -151,7 +151,8 @@ def _print_results(
     console, notes = Console(), Console(stderr=True, soft_wrap=True)
     for one in found if not quiet else ():
         for table in one.tables:
-            console.print(build_page_table(table.to_block()))
+            for part in build_page_tables(table.to_block(), console.width):
+                console.print(part)
     for name, error in failed.items():
         notes.print(f"[red]failed[/] {name}: ", end="", highlight=False)
         notes.print(error, markup=False, highlight=False)

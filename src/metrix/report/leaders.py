@@ -10,6 +10,9 @@ def find_leaders(
 ) -> set[int]:
     """The rows with the best value, and those that cannot be told from it; none if no row can.
 
+    A row is never among them without all that have better values: where noise hides the difference of a row to the
+    best, rows between the two are not called worse.
+
     Args:
         values: by row.
         differ: whether the values of two rows differ by more than noise.
@@ -24,5 +27,6 @@ def find_leaders(
     if not known:
         return set()
     best = (max if higher_is_better else min)(known, key=known.__getitem__)
-    found = {row for row in known if row == best or not differ(best, row)}
+    alike = [value for row, value in known.items() if row == best or not differ(best, row)]
+    found = {row for row, value in known.items() if min(alike) <= value <= max(alike)}
     return found if len(found) < len(known) else set()

@@ -14,6 +14,8 @@ from metrix.experiments.cells import Cell, CellStore, make_cell
 from metrix.reproduce.datasets import PAPER_DIM, QUICK, QUICK_SEEDS, SEEDS, ReproductionData, build_config, choose_data
 from metrix.reproduce.paper import Recipe
 
+SEEDS_TO_TELL = 3  # two seeds cannot tell methods apart: their spread is known too badly
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -33,14 +35,15 @@ class Spread:
 
     @property
     def decided(self) -> bool:
-        """Whether the 95 % interval of the mean excludes zero; one value never tells."""
-        return len(self.values) > 1 and SeedDifferences(self.values).decided
+        """Whether the 95 % interval of the mean excludes zero; fewer than three values never tell."""
+        return len(self.values) >= SEEDS_TO_TELL and SeedDifferences(self.values).decided
 
     def differs_from(self, other: Spread) -> bool:
-        """Whether the means differ by more than the seeds explain; one seed never tells.
+        """Whether the means differ by more than the seeds explain; fewer than three seeds never tell.
 
-        >>> Spread((1.0, 1.2)).differs_from(Spread((9.0, 9.1))), Spread((1.0,)).differs_from(Spread((9.0,)))
-        (True, False)
+        >>> few, more = Spread((1.0, 1.2)), Spread((1.0, 1.2, 1.1))
+        >>> few.differs_from(Spread((9.0, 9.1))), more.differs_from(Spread((9.0, 9.1, 9.0)))
+        (False, True)
         """
         if len(self.values) != len(other.values):
             return False
@@ -161,9 +164,16 @@ class Grid:
 
     def recall(self, experiment: Experiment) -> dict[int, Spread]:
         """Recall@K in percent over the finished cells of an experiment, by K."""
+        return self._recall(experiment, "test")
+
+    def untrained_recall(self, experiment: Experiment) -> dict[int, Spread]:
+        """The same of the networks of an experiment before training."""
+        return self._recall(experiment, "untrained_test")
+
+    def _recall(self, experiment: Experiment, when: str) -> dict[int, Spread]:
         found: dict[int, list[float]] = {}
         for results in self._results(experiment):
-            for k, value in results["test"]["recall"].items():
+            for k, value in results.get(when, {"recall": {}})["recall"].items():
                 found.setdefault(int(k), []).append(100.0 * value)
         return {k: Spread(tuple(values)) for k, values in found.items()}
 

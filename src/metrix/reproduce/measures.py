@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from metrix.experiments.cells import hash_code
 from metrix.files import write_json
+from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.grid import Experiment, Grid, Spread
 
 MEASURED_BY = ("core", "evaluate", "runs")  # packages whose code determines a measure
+PIXELS = "pixels.json"
 EPOCHS = 10  # passes over the training images from which mixed examples are drawn
 
 
@@ -25,6 +27,24 @@ def measure_utilization_over_seeds(grid: Grid, experiment: Experiment) -> Spread
     """Utilization over seeds: u(Q, X) of clean runs, u(Q, X̂) of runs with mixup."""
     found = [_measure_once(run, "utilization", _utilization) for run in grid.runs(experiment)]
     return Spread(tuple(one["utilization"] for one in found))
+
+
+def measure_pixels_once(grid: Grid, data: ReproductionData, ks: Sequence[int]) -> dict[int, Spread]:
+    """Recall@K in percent of the nearest neighbours in pixels, kept in the folder of the grid.
+
+    Raises:
+        MetrixError: The images are not on this machine.
+    """
+    from metrix.experiments.all_methods import measure_pixels
+
+    config = grid.cells(Experiment({"loss": "contrastive"}, data))[0].config
+    key = f"{data.fingerprint} {config.data.unseen} {config.data.split_seed} {list(ks)}"
+    path = grid.store.folder / PIXELS
+    kept: dict[str, dict[str, float]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if key not in kept:
+        kept[key] = {str(k): value for k, value in measure_pixels(config, ks).items()}
+        write_json(path, kept, indent=None)
+    return {int(k): Spread((value,)) for k, value in kept[key].items()}
 
 
 def measure_initial_positivity(run: Path) -> dict[str, Any]:

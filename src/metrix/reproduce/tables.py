@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from metrix.errors import MetrixError
 from metrix.evaluate.seeds import SeedDifferences
+from metrix.messages import count
 from metrix.report.leaders import find_leaders
 from metrix.report.page import Column, Table, Value
 from metrix.report.page.blocks import Cell
 from metrix.reproduce.datasets import ReproductionData
 from metrix.reproduce.differences import describe_differences
-from metrix.reproduce.grid import Experiment, Grid, Spread
+from metrix.reproduce.grid import SEEDS_TO_TELL, Experiment, Grid, Spread
+from metrix.reproduce.measures import measure_pixels_once
 from metrix.reproduce.paper import DATASETS, PaperRow, PaperTable
 
 GAIN = "gain"  # in Recall@1
-SEEDS_TO_MARK = 3  # two seeds cannot tell rows apart: nothing is marked
 INDENT = "\u2003"
 
 
@@ -30,6 +32,8 @@ class TableLine:
     paper: Mapping[str, str]
     note: str | None = None
     study: str = ""  # the heading above the row
+    over: str = ""  # the row that its gain is measured over
+    floor: bool = False  # what is reached without training, which is never marked
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,19 @@ class ReproducedTable:
     def _find_best(self, lines: Mapping[int, TableLine]) -> set[tuple[int, int]]:
         """(row, column) of the best measured values, and of those that the seeds cannot tell from them.
 
-        A column is left unmarked unless each of its rows has three seeds.
+        A column is left unmarked unless each of its rows has three seeds and the best is above what needs no training.
         """
         found: set[tuple[int, int]] = set()
+        floors = [line for line in lines.values() if line.floor]
+        trained = {row: line for row, line in lines.items() if not line.floor}
         for column, one in enumerate(self.columns, len(self.headings)):
             if one.source == "measured" and one.best:
-                spreads = {row: line.measured.get(one.key, Spread()) for row, line in lines.items()}
+                spreads = {row: line.measured.get(one.key, Spread()) for row, line in trained.items()}
                 means = {row: spread.mean for row, spread in spreads.items() if spread.mean is not None}
-                if any(len(spreads[row].values) < SEEDS_TO_MARK for row in means):
+                below = [line.measured.get(one.key, Spread()).mean or 0.0 for line in floors]
+                if any(len(spreads[row].values) < SEEDS_TO_TELL for row in means):
+                    continue
+                if below and means and max(means.values()) <= max(below):  # floors are of Recall@K
                     continue
                 leaders = find_leaders(means, lambda a, b, of=spreads: of[a].differs_from(of[b]), one.best == "max")  # type: ignore[misc]
                 found |= {(row, column) for row in leaders}
@@ -146,7 +155,10 @@ def build_recall_table(grid: Grid, table: PaperTable, data: ReproductionData) ->
     if not beside:
         columns += [ShownColumn(name, "paper", DATASETS[name], "paper, R@1 and its gain") for name in table.columns]
     headings = table.label_columns if table.studies else ("method", *table.label_columns)
-    lines = tuple(_recall_line(grid, table, row, data, ks, beside) for row in table.rows)
+    lines = (
+        *_floors(grid, table, data, ks, len(headings)),
+        *(_recall_line(grid, table, row, data, ks, beside) for row in table.rows),
+    )
     return ReproducedTable(
         f"{table.name}-{data.name}",
         f"{table.title}: {data.title}",
@@ -155,6 +167,25 @@ def build_recall_table(grid: Grid, table: PaperTable, data: ReproductionData) ->
         lines,
         (*_recall_notes(grid, table, data), *conclude_from_seeds(lines)),
     )
+
+
+def _floors(
+    grid: Grid, table: PaperTable, data: ReproductionData, ks: tuple[int, ...], headings: int
+) -> Iterator[TableLine]:
+    """What needs no training: nearest neighbours in pixels, and by the networks as they were before training."""
+    finished = [one for one in experiments_of(table, data) if grid.recall(one)]
+    if not finished:
+        return
+    blank = ("",) * (headings - 1)
+    try:
+        pixels, note = measure_pixels_once(grid, data, ks), "Cosine of pixels; photos at 16 x 16."
+    except MetrixError as error:
+        pixels, note = {}, f"Not measured: {error}"
+    yield TableLine(("pixels", *blank), {f"R@{k}": pixels.get(k, Spread()) for k in ks}, {}, note, floor=True)
+    before = next((found for one in finished if (found := grid.untrained_recall(one))), {})
+    if before:
+        measured = {f"R@{k}": before.get(k, Spread()) for k in ks}
+        yield TableLine(("untrained network", *blank), measured, {}, floor=True)
 
 
 def _recall_line(
@@ -186,7 +217,7 @@ def _recall_line(
         note = "Not in the paper."
     if note is None and row.reported:
         note = "The paper quotes the number of the method's authors."
-    return TableLine(words, measured, paper, note, study)
+    return TableLine(words, measured, paper, note, study, "" if table.studies else row.over or "")
 
 
 def paper_gain(table: PaperTable, row: PaperRow, dataset: str) -> float | None:
@@ -210,15 +241,16 @@ def _number(value: float | None) -> str:
 
 def _recall_notes(grid: Grid, table: PaperTable, data: ReproductionData) -> Iterator[str]:
     yield (
-        f"Recall@K in percent on the unseen classes of {data.title}, mean ± standard deviation over "
-        f"{len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
+        f"Recall@K in percent on the unseen classes of {data.title} after the last epoch, mean ± standard deviation "
+        f"over {len(grid.seeds)} seed{'s' if len(grid.seeds) > 1 else ''}; gains are between runs with the same seed."
     )
     scaled = "k" in table.label_columns
     yield describe_differences(grid, table.setup, data, experiments_of(table, data), scaled)
-    if len(grid.seeds) >= SEEDS_TO_MARK:
+    if len(grid.seeds) >= SEEDS_TO_TELL:
         yield (
-            "Marked in a column: the best value and all that the seeds cannot tell from it (95 % interval of paired "
-            "differences, not corrected for the number of comparisons); none where no value can be told from the best."
+            "Marked in a column: the best value, all that the seeds cannot tell from it (95 % interval of paired "
+            "differences, not corrected for the number of comparisons) and all above these; none where no value can be "
+            "told from the best, or where training does not beat the untrained network or pixels."
         )
 
 
@@ -227,17 +259,22 @@ def conclude_from_seeds(lines: Sequence[TableLine]) -> Iterator[str]:
     gains = {_name(line): line.measured[GAIN].values for line in lines if line.measured.get(GAIN, Spread()).values}
     if not gains:
         return
-    if max(map(len, gains.values())) < 2:
-        yield "Gains are of one seed, from which nothing can be concluded; three seeds or more are needed."
+    most = max(map(len, gains.values()))
+    if most < SEEDS_TO_TELL:
+        yield f"Gains are of {count(most, 'seed')}, from which nothing can be concluded; three or more are needed."
         return
-    found = {name: SeedDifferences(values) for name, values in gains.items() if len(values) > 1}
-    up = [f"{name} ({one.mean:+.1f} ± {one.margin:.1f})" for name, one in found.items() if one.decided and one.mean > 0]
-    down = [
-        f"{name} ({one.mean:+.1f} ± {one.margin:.1f})" for name, one in found.items() if one.decided and one.mean < 0
-    ]
+    found = {name: SeedDifferences(values) for name, values in gains.items() if len(values) >= SEEDS_TO_TELL}
+    up, down = (
+        [
+            f"{name} ({one.mean:+.1f}, {one.mean - one.margin:+.1f} to {one.mean + one.margin:+.1f})"
+            for name, one in found.items()
+            if one.decided and (one.mean > 0) == above
+        ]
+        for above in (True, False)
+    )
     text = (
-        "By the 95 % interval of paired differences (± is its half width here; Student's t, not corrected for the "
-        f"number of comparisons), gains above zero: {', '.join(up) or 'none'}"
+        "By the 95 % interval of paired differences (in brackets; Student's t, not corrected for the number of "
+        f"comparisons), gains above zero: {', '.join(up) or 'none'}"
     )
     text += f"; below zero: {', '.join(down) or 'none'}"
     open_ones = [one for one in found.values() if not one.decided]
@@ -251,4 +288,4 @@ def conclude_from_seeds(lines: Sequence[TableLine]) -> Iterator[str]:
 
 
 def _name(line: TableLine) -> str:
-    return " ".join(word.strip() for word in (line.study, *line.words) if word.strip())
+    return " ".join(word.strip() for word in (line.study, line.over, *line.words) if word.strip())

@@ -165,21 +165,54 @@ def _format_number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{float(value):.4f}"
 
 
-def build_page_table(table: PageTable) -> Table:
-    """Build the terminal version of a table of a page: best values bold, footnotes below."""
-    from metrix.report.page import Value
+def build_page_tables(table: PageTable, width: int) -> list[Table]:
+    """Build the terminal version of a table of a page: best values bold, footnotes below the last.
 
-    notes = "\n".join(escape(note) for note in table.footnotes)
-    drawn = Table(title=escape(table.caption), caption=notes, caption_justify="left")
-    for column in table.columns:
+    Args:
+        table: of a page.
+        width: columns of the terminal. A table that is wider is continued below itself, with its first columns again,
+            so that no number is cut off.
+    """
+    texts = [row if isinstance(row, str) else [_cell_text(cell) for cell in row] for row in table.rows]
+    spaces = [
+        max([_longest(column), *(len(row[c]) for row in texts if not isinstance(row, str))]) + 3
+        for c, column in enumerate(table.columns)
+    ]
+    names = [c for c, column in enumerate(table.columns) if column.text]
+    left = width - 1 - sum(spaces[c] for c in names)
+    parts: list[list[int]] = [[]]
+    for c in range(len(table.columns)):
+        if c in names:
+            continue
+        if parts[-1] and sum(spaces[other] for other in (*parts[-1], c)) > left:
+            parts.append([])
+        parts[-1].append(c)
+    drawn = [_draw_part(table, texts, [*names, *part]) for part in parts]
+    drawn[0].title = escape(table.caption)
+    drawn[-1].caption = "\n".join(escape(note) for note in table.footnotes)
+    return drawn
+
+
+def _draw_part(table: PageTable, texts: list[list[str] | str], columns: list[int]) -> Table:
+    drawn = Table(caption_justify="left")
+    for c in columns:
+        column = table.columns[c]
         heading = "\n".join(word for word in (column.group, column.name) if word)
-        drawn.add_column(escape(heading), justify="left" if column.text else "right")
-    best = table.best
-    for n, row in enumerate(table.rows):
+        drawn.add_column(escape(heading), justify="left" if column.text else "right", no_wrap=not column.text)
+    for n, row in enumerate(texts):
         if isinstance(row, str):
             drawn.add_section()
             drawn.add_row(f"[italic]{escape(row)}[/]")
-            continue
-        texts = [escape(cell.text if isinstance(cell, Value) else "" if cell is None else str(cell)) for cell in row]
-        drawn.add_row(*(f"[bold]{text}[/]" if (n, c) in best else text for c, text in enumerate(texts)))
+        else:
+            drawn.add_row(*(f"[bold]{escape(row[c])}[/]" if (n, c) in table.best else escape(row[c]) for c in columns))
     return drawn
+
+
+def _cell_text(cell: Any) -> str:
+    from metrix.report.page import Value
+
+    return cell.text if isinstance(cell, Value) else "" if cell is None else str(cell)
+
+
+def _longest(column: Any) -> int:
+    return max(len(column.group), len(column.name))
