@@ -148,6 +148,15 @@ def describe_model(model: TrainedModel) -> dict[str, Any]:
     }
 
 
+# Clients that resize in another way get other embeddings: floats in place of bytes, or a filter that skips pixels.
+BILINEAR: dict[str, Any] = {
+    "interpolation": "bilinear",
+    "antialias": True,
+    "filter": "triangle as wide as the reduction, along rows, then columns (Pillow's BILINEAR)",
+    "result": "rounded to 8 bits after each pass",
+}
+
+
 def describe_preprocessing(model: TrainedModel) -> dict[str, Any]:
     """How an image becomes the input of the network: the test view of the run, step by step."""
     wanted, size = model.embedder.data_config, model.image_size
@@ -161,12 +170,12 @@ def describe_preprocessing(model: TrainedModel) -> dict[str, Any]:
         steps.append({"resize_to": [size, size], "interpolation": interpolation})
     else:
         if model.config.data.cache != "none":
-            steps.append({"shrink_shorter_side_to_at_most": SHORT_SIDE, "interpolation": "bilinear", "antialias": True})
+            steps.append({"shrink_shorter_side_to_at_most": SHORT_SIDE, **BILINEAR, "longer_side": "rounded"})
         if wanted.channels != (1 if is_glyphs else 3):
             steps.append({"convert_to": "grey" if wanted.channels == 1 else "RGB"})
         shorter = round(size * 256 / 224)
-        steps.append({"resize_shorter_side_to": shorter, "interpolation": "bilinear", "antialias": True})
-        steps.append({"crop_centre_to": [size, size]})
+        steps.append({"resize_shorter_side_to": shorter, **BILINEAR, "longer_side": "truncated"})
+        steps.append({"crop_centre_to": [size, size], "offset": "half of what is cut off, rounded half to even"})
     steps += [{"divide_by": 255}, {"subtract": list(wanted.mean)}, {"divide_by": list(wanted.std)}]
     return {
         "input": "float32 (batch, channels, height, width)",
