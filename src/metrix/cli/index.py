@@ -76,6 +76,10 @@ def index(
         Path | None,
         typer.Option("--set", metavar="FILE", help="set columns of items by a table with id (or path), not embedding"),
     ] = None,
+    relabel: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="rename, merge or remove classes by a table: old,new and/or id,label"),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace an index of another model, or of other data")
     ] = False,
@@ -110,22 +114,29 @@ def index(
     from metrix.search import Settings
 
     done: Indexed | WrittenPart
-    changes = {"--info": info, "--add": add, "--update": update, "--delete": delete, "--merge": merge}
-    chosen = [name for name, value in {**changes, "--set": set_columns}.items() if value]
+    changes: dict[str, object] = {
+        "--info": info,
+        "--add": add,
+        "--update": update,
+        "--delete": delete,
+        "--merge": merge,
+    }
+    changes |= {"--set": set_columns}
+    chosen = [name for name, value in {**changes, "--relabel": relabel}.items() if value]
     if len(chosen) > 1:
-        names = f"{', '.join(changes)} and --set"
+        names = f"{', '.join(changes)} and --relabel"
         raise InvalidInput(f"expected one of {names}, got {' and '.join(chosen)}")
     target = output or _default_output(images, run if info else None)
     if info:
         _describe(target).print(json_output)
         return
     with show_progress(json_output) as report:
-        if delete or merge is not None or set_columns is not None:
+        if delete or any(given is not None for given in (merge, set_columns, relabel)):
             if images:
                 raise InvalidInput(f"{chosen[0]}: expected no data, got {first_few(images)}; leave them out")
             if engine is not None:
                 raise InvalidInput(f"--engine: expected with data to embed, got {engine} with {chosen[0]}")
-            done = _change(target, store, delete, merge, set_columns)
+            done = _change(target, store, delete, merge, set_columns, relabel)
         else:
             reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
             building: dict[str, Any] = {"kind": kind, "root": root, "overwrite": overwrite}
@@ -240,9 +251,15 @@ def _embed(
 
 
 def _change(
-    target: Path, store: str | None, delete: list[str] | None, merge: Path | None, set_columns: Path | None
+    target: Path,
+    store: str | None,
+    delete: list[str] | None,
+    merge: Path | None,
+    set_columns: Path | None,
+    relabel: Path | None,
 ) -> Indexed:
     from metrix.retrieve.indexing import Indexed, set_columns_from
+    from metrix.retrieve.relabel import relabel_from
     from metrix.search import Index
 
     found = Index.open(target, store)
@@ -252,4 +269,6 @@ def _change(
         found.merge(Index.open(merge, store))
     if set_columns is not None:
         set_columns_from(found, set_columns)
+    if relabel is not None:
+        relabel_from(found, relabel)
     return Indexed(found, 0, ())

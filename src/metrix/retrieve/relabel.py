@@ -1,0 +1,111 @@
+"""Rename, merge and remove classes of an index by a table of decisions; vectors stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metrix.data.layouts.manifest import infer_types, read_columns
+from metrix.errors import DataError, unknown_choice
+from metrix.messages import first_few
+from metrix.search import LABEL, Index
+
+COLUMNS = ("id", "path", "old", "new", LABEL, "who", "when")
+
+
+@dataclass
+class _Item:
+    """What a table says about one item: its label at last, and all that it may have before."""
+
+    new: str | None
+    before: set[str | None] = field(default_factory=set)
+
+
+def relabel_from(index: Index, path: Path) -> int:
+    """Set labels by a table, all at once, and return how many items have another label now.
+
+    A line has an `id` (or `path`) and `new` (or `label`), for an item, or `old` and `new`, for all items of a class:
+    two classes with the same `new` become one, and an empty `new` takes the label away. Lines for items come before
+    those for classes, later lines before earlier ones. `who` and `when` are ignored. The same table can be applied
+    again.
+
+    Raises:
+        DataError: the table has other columns, contradicts itself, or speaks of other labels than the index has.
+        InvalidInput: an item is not in the index.
+    """
+    items, classes = _read_decisions(index, path)
+    rows = index.require_known(list(items)) if items else ()
+    wanted = dict(zip([int(row) for row in rows], items.values(), strict=True))
+    ids: list[Any] = []
+    labels: list[str | None] = []
+    seen: set[str | None] = set()
+    contradicted: list[str] = []
+    for some, batch in index.store.scan():
+        now = batch.columns[LABEL].to_pylist() if LABEL in index.columns else [None] * len(batch)
+        for row, one, value in zip(some.tolist(), batch.ids.to_pylist(), now, strict=True):
+            label = None if value is None else str(value)
+            seen.add(label)
+            if row in wanted:
+                decided = wanted[row]
+                if decided.before and label not in {*decided.before, decided.new}:
+                    contradicted.append(f"{one} is {label!r}")
+                new = decided.new
+            else:
+                new = classes.get(label, label) if label is not None else None
+            if new != label:
+                ids.append(one)
+                labels.append(new)
+    if contradicted:
+        raise DataError(
+            f"{path}: expected items with the labels in the column 'old', got others: {first_few(contradicted)}; leave "
+            "out 'old' to set them anyway"
+        )
+    # where the table was applied before, the new names are there in place of the old ones
+    missing = [old for old, new in classes.items() if old not in seen and new not in seen]
+    if missing:
+        raise DataError(f"{path}: expected classes of the index in the column 'old', got {first_few(missing)}")
+    if ids:
+        index.set_columns(ids, {LABEL: labels})
+    return len(ids)
+
+
+def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[str, str | None]]:
+    """What the table says about items, by id, and about classes, by old name."""
+    table = read_columns(path)
+    for name in table:
+        if name not in COLUMNS:
+            raise unknown_choice("column", name, COLUMNS)
+    target = "new" if "new" in table else LABEL
+    key = "id" if "id" in table else "path"
+    if target not in table or not {key, "old"} & table.keys():
+        raise DataError(
+            f"{path}: expected columns id and label, or old and new, got {first_few(list(table), 10) or 'none'}"
+        )
+    count = len(table[target])
+    keys, olds, news = (_texts(table, name, count) for name in (key, "old", target))
+    named = iter(infer_types([one for one in keys if one])) if not index.store.ids_are_text else None
+    items: dict[Any, _Item] = {}
+    classes: dict[str, str | None] = {}
+    for line, (one, old, new) in enumerate(zip(keys, olds, news, strict=True), 1):
+        if one:
+            decided = items.setdefault(one if named is None else next(named), _Item(new))
+            decided.new = new
+            decided.before |= {old, new} if old is not None else set()
+        elif old is None:
+            raise DataError(f"{path}, row {line}: expected an id, or an old class, got neither")
+        elif classes.setdefault(old, new) != new:
+            raise DataError(f"{path}, row {line}: expected one new name for {old!r}, got {classes[old]!r} and {new!r}")
+    both = [new for old, new in classes.items() if new in classes and new != old and classes[new] != new]
+    if both:
+        raise DataError(
+            f"{path}: expected new names that are not old ones, so that the table can be applied again, got "
+            f"{first_few(both)} as both; use two tables"
+        )
+    return items, classes
+
+
+def _texts(table: Mapping[str, Any], name: str, count: int) -> list[str | None]:
+    values = table.get(name, [None] * count)
+    return [None if value is None or not str(value).strip() else str(value).strip() for value in values]
