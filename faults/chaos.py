@@ -1,7 +1,7 @@
 """Killed processes and failing writes: `make chaos`, or `make chaos ARGS="--points 20"`.
 
-Each point disturbs one job: training with its various states, in one process or two, embed, evaluate, index, report or
-reproduce. At a change of the file system, or at a random time, all its processes are killed (SIGKILL), or one of them,
+Each point disturbs one job: training with its various states, in one process or two, embed, evaluate, index (with faiss,
+milvus-lite and a Milvus server, which is started for it: builds, merges, deletions, columns), report or reproduce. At a change of the file system, or at a random time, all its processes are killed (SIGKILL), or one of them,
 or all are asked to end (SIGTERM); or a change or a single write fails, or writes less than it was given; or files may not
 become longer than some bytes; or (as root) the disk is small. Then the command is repeated (a run is resumed), and what
 it leaves must be what the undisturbed job leaves, bit for bit, with no temporary files. Anything else is a loss.
@@ -27,11 +27,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from faults import milvus_jobs
 from faults.disturbing import Disturbance, Ended, load_shim, preload_shim, remove_shim, start
-from faults.jobs import JOBS, Job, Place, train_command
+from faults.jobs import JOBS as OF_FILES
+from faults.jobs import Job, Place, train_command
 from faults.material import write_photos
 from metrix.files import is_temporary
+from tests.search.milvus_server import NoServer, run_server
 
+JOBS = {**OF_FILES, **milvus_jobs.LITE, **milvus_jobs.ON_SERVER}
 ROOM = 64 * 2**20  # bytes of a small disk after it was enlarged
 
 
@@ -144,7 +148,7 @@ def choose(rng: random.Random, job: Job, whole: Whole, small_disks: bool) -> lis
         if kind == "write":
             error = rng.choice((0, errno.EIO, errno.EIO, errno.ENOSPC))
             return Disturbance(kind, rng.randrange(1, whole.ended.writes + 1), error=error)
-        if job.only_kills or (kind != "fail" and rng.random() < 0.3):
+        if kind != "fail" and rng.random() < (0.7 if job.only_kills else 0.3):
             return Disturbance(kind, after=rng.uniform(0.01, max(0.02, whole.ended.seconds)))
         error = rng.choice((errno.ENOSPC, errno.EIO)) if kind == "fail" else 0
         return Disturbance(kind, rng.randrange(1, max(2, whole.ended.changes + 1)), error=error)
@@ -168,6 +172,7 @@ def load_modules() -> None:
         if not module.name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # of an extra
                 importlib.import_module(module.name)
+    milvus_jobs.send_little()
     for name in ("faiss", "pyarrow.parquet", "torch.utils.tensorboard", "lightning_fabric", "timm", "torchvision"):
         importlib.import_module(name)
 
@@ -202,7 +207,7 @@ def measure_whole(folder: Path, base: Path, name: str) -> Whole:
         if ended.failed:
             sys.exit(f"{name}, undisturbed, ended with {ended.codes}: {ended.errors}")
         sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file() and file not in before]
-        return Whole(ended, job.contents(place), max(sizes), sum(sizes))
+        return Whole(ended, job.contents(place), max(sizes, default=0), sum(sizes))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -231,7 +236,24 @@ def try_somewhere(options: argparse.Namespace, names: list[str], seed: int) -> i
     with tempfile.TemporaryDirectory(prefix="chaos", dir=parent, ignore_cleanup_errors=True) as text:
         skipped = {int(number) for number in options.skip.split(",") if number}
         points = [p for p in range(options.first, options.first + options.points) if p not in skipped]
-        return try_points(Path(text), names, points, seed, options.minutes)
+        with serve_milvus(names) as possible:
+            return try_points(Path(text), possible, points, seed, options.minutes)
+
+
+@contextlib.contextmanager
+def serve_milvus(names: list[str]) -> Iterator[list[str]]:
+    """Start a Milvus server if jobs need one; the jobs that are possible."""
+    if not set(names) & set(milvus_jobs.ON_SERVER):
+        yield names
+        return
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos", ignore_cleanup_errors=True))
+        try:
+            os.environ[milvus_jobs.SERVER] = stack.enter_context(run_server(Path(folder)))
+        except NoServer as error:
+            print(error, flush=True)
+            names = [name for name in names if name not in milvus_jobs.ON_SERVER]
+        yield names
 
 
 def try_points(folder: Path, names: list[str], points: list[int], seed: int, minutes: float | None) -> int:

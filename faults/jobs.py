@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +87,7 @@ def read_run_at(run: Path) -> dict[str, Any]:
 
 def _varies(key: str) -> bool:
     """Whether a result depends on the machine and on interruptions."""
-    return "seconds" in key or key == "peak_memory"
+    return "seconds" in key or key in ("peak_memory", "finished")
 
 
 def read_files(*patterns: str) -> Callable[[Place], dict[str, Any]]:
@@ -142,54 +139,6 @@ def nothing(place: Place) -> None:
     pass
 
 
-BUILD = """
-import sys
-import numpy as np
-from metrix.search import Index, Items
-
-items = Items.read(np.random.default_rng(0).standard_normal((3000, 16)), [f"p{n}" for n in range(3000)], {"n": [0] * 3000})
-Index.create(sys.argv[1], [items], store=sys.argv[2])
-"""
-READ = """
-import json, sys
-from metrix.search import Index
-
-opened = Index.open(sys.argv[1], sys.argv[2])
-found = {str(r["id"]): [r["n"], float(v[0])] for _, items in opened.store.scan() for r, v in zip(items.records(), items.vectors)}
-print(json.dumps({"items": sorted(found.items()), "count": len(opened)}))
-"""
-
-
-def milvus_store(place: Place) -> str:
-    """A server, if one is named, or else a store in a file."""
-    server = os.environ.get("METRIX_TEST_MILVUS")
-    return f"milvus:{server}" if server else f"milvus:{place.folder / 'store.db'}"
-
-
-def in_a_process(script: str) -> Callable[[Place], str]:
-    """A script on the index of a place, in a process of its own: an open store must not be forked."""
-
-    def run(place: Place) -> str:
-        command = [sys.executable, "-c", script, str(place.output), milvus_store(place)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if found.returncode:
-            raise RuntimeError(found.stderr[-2000:])
-        return found.stdout
-
-    return run
-
-
-def prepare_milvus(place: Place) -> None:
-    in_a_process(BUILD)(place)
-    lines = [f"p{n},{n}" for n in range(0, 3000, 2)]
-    (place.folder / "set.csv").write_text("\n".join(["id,n", *lines]) + "\n")
-
-
-def read_milvus(place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(in_a_process(READ)(place).splitlines()[-1])
-    return found
-
-
 REPRODUCE = ["reproduce", "utilization", "--data", "glyphs-mini", "--seeds", "1", "--train-classes", "8"]
 REPRODUCE += ["--batch-size", "12", "--per-class", "3", "--max-steps", "2", "--quiet"]
 
@@ -210,14 +159,6 @@ JOBS: dict[str, Job] = {
         nothing,
         lambda p: ["index", str(p.base / "run"), str(p.base / "photos"), "-o", str(p.output)],
         read_index,
-    ),
-    "milvus": Job(
-        prepare_milvus,
-        lambda p: [
-            *("index", "-o", str(p.output), "--set", str(p.folder / "set.csv"), "--store", milvus_store(p), "--json"),
-        ],
-        read_milvus,
-        only_kills=True,
     ),
     "report": Job(
         copy_run_aside,

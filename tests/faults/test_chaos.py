@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from faults.jobs import JOBS
+
 
 def test_fixed_points(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "faults", "chaos", "--points", "40", "--seed", "0"]
+    names = ",".join([*JOBS, "lite merge", "lite delete"])  # a server is in tests/search
+    command = [sys.executable, "-m", "faults", "chaos", "--points", "40", "--seed", "0", "--jobs", names]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment, timeout=900)

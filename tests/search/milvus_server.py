@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 START = 90.0  # seconds
+READY = b"Ctrl+C to exit"
 NOT_TESTED = "a Milvus SERVER IS NOT TESTED: "
 PORTS = ("etcd", "root-coord", "proxy", "proxy-internal", "query-coord", "query-node", "index-coord", "index-node")
 PORTS += ("data-coord", "data-node")
@@ -54,34 +56,31 @@ def run_server(data: Path) -> Iterator[str]:
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     flags = [text for name, port in ports.items() for text in (f"--{name}-port", str(port))]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from milvus import main; main()", "--data", str(data), *flags],
+        [sys.executable, "-u", "-c", "from milvus import main; main()", "--data", str(data), *flags],
         env={**os.environ, **QUICK},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        uri = f"http://127.0.0.1:{ports['proxy']}"
-        _wait(process, uri)
-        yield uri
+        _wait(process)
+        yield f"http://127.0.0.1:{ports['proxy']}"
     finally:
         _end(process)
+        assert process.stdout is not None
+        process.stdout.close()
 
 
-def _wait(process: subprocess.Popen[bytes], uri: str) -> None:
-    from pymilvus import MilvusClient
-
-    last, deadline = "", time.monotonic() + START
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            client = MilvusClient(uri, timeout=3)
-            client.list_collections()
-            client.close()
-            return
-        except Exception as error:
-            last = str(error)
-            time.sleep(0.2)
-    raise NoServer(f"{NOT_TESTED}it did not start ({last[-200:]})")
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait for what the server prints when it is ready; a client here would hinder processes from being forked."""
+    assert process.stdout is not None
+    said, deadline = b"", time.monotonic() + START
+    while READY not in said:
+        ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        piece = os.read(process.stdout.fileno(), 4096) if ready else b""
+        if not piece:
+            raise NoServer(f"{NOT_TESTED}it was not ready after {START:g} s, or ended ({said.decode().strip()[-200:]})")
+        said += piece
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
