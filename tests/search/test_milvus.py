@@ -146,7 +146,7 @@ def test_a_rebuilt_index_replaces_its_collection(tmp_path: Path) -> None:
 def test_what_a_killed_build_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pymilvus import MilvusClient
 
-    from metrix.search import index as indexes
+    from metrix.search import generations
 
     store = f"milvus:{tmp_path / 'p.db'}"
 
@@ -154,7 +154,7 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path, monkeypatch: pytest
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(indexes, "switch_generation", killed)
+        patch.setattr(generations, "switch_generation", killed)
         with pytest.raises(SystemExit):
             Index.create(tmp_path / "i", [photos(20)], store=store)
     Index.create(tmp_path / "i", [photos(30)], store=store).close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,45 @@ def check_store(text: str) -> str:
         require_extra("pymilvus")
         return "milvus"
     raise InvalidInput(f"store: expected faiss, milvus:PATH or milvus:http://HOST:PORT, got {text!r}")
+
+
+def create_index(
+    folder: Path,
+    store: str,
+    first: Items,
+    more: Iterator[Items],
+    kind: str,
+    settings: Settings,
+    count: int | None,
+    about: Mapping[str, Any],
+) -> None:
+    """Write an index of the first items and more of them to a folder; `about` are other entries of its description."""
+    chosen = check_store(store)
+
+    def write(generation: int, before: Description | None) -> tuple[dict[str, Any], int | None, dict[str, str]]:
+        if chosen == "milvus":
+            from metrix.search.milvus_collections import drop_pending
+
+            drop_pending(folder, None if before is None else str(before.place.get("collection")))
+        found = write_items(store, folder, generation, chained(first, more), kind, settings, count)
+        return *found, first.column_types
+
+    replace_index(folder, write, store=chosen, kind=kind, dim=first.dim, **about)
+
+
+def replace_index(
+    folder: Path,
+    write: Callable[[int, Description | None], tuple[dict[str, Any], int | None, dict[str, str]]],
+    **about: Any,
+) -> None:
+    """Switch to a new generation; `write` returns where it is, how many items if that is known, and column types."""
+    with hold_for_writing(folder):
+        require_index_folder(folder)
+        before = read_sound_description(folder)
+        generation = next_generation(folder, before)
+        place, written, types = write(generation, before)
+        description = Description(generation=generation, place=place, columns=types, count=written or 0, **about)
+        switch_generation(folder, description, before)
 
 
 def write_items(

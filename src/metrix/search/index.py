@@ -14,6 +14,7 @@ old index as it was, readers never see half of one, and of two writers one waits
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,27 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
-from metrix.messages import first_few
+from metrix.search.changing import change_columns, change_items, require_known_ids, scan_below
 from metrix.search.description import Description, Fingerprint, OpenSet, Threshold
-from metrix.search.faiss_files import name_files, write_codes
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_filter
 from metrix.search.generations import (
     check_store,
+    create_index,
     hold_for_writing,
-    next_generation,
     open_store,
-    read_sound_description,
-    require_index_folder,
-    switch_generation,
-    write_items,
 )
 from metrix.search.hits import Hits
-from metrix.search.items import Items, chained, drop_id, in_batches, read_table_of, same_columns, unit_vectors
-from metrix.search.parts import IndexPart, link_parts
+from metrix.search.items import Items, drop_id, in_batches, unit_vectors
+from metrix.search.parts import IndexPart, join_parts
 from metrix.search.recall import measure_recall
 from metrix.search.refining import ALPHA
-from metrix.search.searching import search_store
+from metrix.search.searching import rows_of_own, search_store
 from metrix.search.settings import Settings
 from metrix.search.stores import KINDS, SCAN_ROWS, Store
 
@@ -115,25 +111,16 @@ class Index:
         """
         if kind not in KINDS:
             raise unknown_choice("kind", kind, KINDS)
-        chosen = check_store(store)
+        check_store(store)
         folder, settings, batches = Path(folder), settings or Settings(), iter(batches)
         first = next(batches, None)
         if first is None:
             raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
         if model is not None and model.dim != first.dim:
             raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
-
-        def write(generation: int, before: Description | None) -> tuple[dict[str, Any], int | None, dict[str, str]]:
-            if chosen == "milvus":
-                from metrix.search.milvus_collections import drop_pending
-
-                drop_pending(folder, None if before is None else str(before.place.get("collection")))
-            found = write_items(store, folder, generation, chained(first, batches), kind, settings, count)
-            return *found, first.column_types
-
-        about: dict[str, Any] = {"store": chosen, "dim": first.dim, "skipped": skipped, "root": root, "data": data}
-        about |= {"follow_links": follow_links, "model": model, "threshold": threshold}
-        _replace(folder, write, kind=kind, **about)
+        about = {"skipped": skipped, "root": root, "data": data, "follow_links": follow_links, "model": model}
+        about |= {"threshold": threshold, "open_set": open_set}
+        create_index(folder, store, first, batches, kind, settings, count, about)
         return cls.open(folder, store)
 
     @classmethod
@@ -154,14 +141,7 @@ class Index:
         if kind not in KINDS:
             raise unknown_choice("kind", kind, KINDS)
         check_store("faiss")
-        folder, settings = Path(folder), settings or Settings()
-
-        def write(generation: int, before: Description | None) -> tuple[dict[str, Any], int | None, dict[str, str]]:
-            name = name_files(generation)
-            place, types = link_parts(folder, name, parts)
-            return {**place, **write_codes(folder, name, place, kind, settings)}, None, types
-
-        _replace(folder, write, kind=kind, dim=model.dim, model=model, **about)
+        join_parts(Path(folder), parts, kind, settings or Settings(), dim=model.dim, model=model, **about)
         return cls.open(folder)
 
     @classmethod
@@ -267,24 +247,8 @@ class Index:
         if unit.shape[1] != self.dim:
             raise ShapeError(f"queries: expected dimension {self.dim}, as the index has, got {unit.shape[1]}")
         chosen = read_filter(where, self.columns)
-        left_out = self._rows_of_own(exclude, own, len(unit))
+        left_out = rows_of_own(self.store, exclude, own, len(unit))
         return Hits.look_up(search_store(self.store, unit, int(k), chosen, left_out, expand, alpha, rerank), self.store)
-
-    def _rows_of_own(
-        self, exclude: Sequence[Any] | None, own: Sequence[int] | None, count: int
-    ) -> NDArray[np.int64] | None:
-        """The row that each query must not find, -1 for none."""
-        given = exclude if own is None else own
-        if given is None:
-            return None
-        if len(given) != count:
-            raise ShapeError(f"exclude: expected an id or None for each of {count} queries, got {len(given)}")
-        if own is not None:
-            return np.asarray(own, dtype=np.int64)
-        rows = np.full(count, -1, dtype=np.int64)
-        known = np.flatnonzero([one is not None for one in given])
-        rows[known] = self.find([given[int(n)] for n in known])
-        return rows
 
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there; rows hold until the index is changed or opened again."""
@@ -301,12 +265,7 @@ class Index:
 
     def require_known(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id; an unknown one is an error."""
-        rows = self.find(ids)
-        unknown = [one for one, row in zip(ids, rows.tolist(), strict=True) if row < 0]
-        if unknown:
-            example = next(iter(self.store.scan(1)))[1].ids[0].as_py()
-            raise InvalidInput(f"id: expected one of {len(self):,}, as {example!r}, got {first_few(unknown)}")
-        return rows
+        return require_known_ids(self.store, ids)
 
     def require_model(self, model: Fingerprint) -> None:
         """An error if vectors of this model cannot be compared with those of the index."""
@@ -351,25 +310,13 @@ class Index:
 
         On Milvus, a column has to be there already.
         """
-        folder = self._need_folder()
-        with hold_for_writing(folder):
-            self._reload(folder)
-            before = self.description
-            rows = self.require_known(ids)
-            table = read_table_of(columns, len(ids))
-            generation = next_generation(folder, before)
-            place, types = self.store.set_columns(folder, generation, rows, table)
-            update = {"generation": generation, "place": place, "columns": types}
-            switch_generation(folder, before.model_copy(update=update), before, measure=False)
-            self._reload(folder)
+        with self._changing() as folder:
+            change_columns(folder, self.store, self.description, ids, columns)
 
     def keep_open_set(self, found: OpenSet) -> None:
         """Store from which probability on a query is of an enrolled class, for `metrix classify`."""
-        folder = self._need_folder()
-        with hold_for_writing(folder):
-            self._reload(folder)
+        with self._changing() as folder:
             self.description.model_copy(update={"open_set": found}).write(folder)
-            self._reload(folder)
 
     def merge(self, other: Index) -> None:
         """Add the items of another index of the same model.
@@ -379,19 +326,19 @@ class Index:
         if self.description.model is not None and other.description.model is not None:
             self.description.model.require(other.description.model)
             self.description.model.require_engine(other.description.model.engine)
-        prefix = _prefix(self.description.root, other.description.root)
+        roots = self.description.root, other.description.root
+        ids = [one for items in scan_below(other.store, *roots) for one in items.ids.to_pylist()]
+        self._change(ids, lambda: scan_below(other.store, *roots), new_only=True)
 
-        def batches() -> Iterator[Items]:
-            for _, items in other.store.scan():
-                yield items.with_ids([f"{prefix}{one}" for one in items.ids.to_pylist()]) if prefix else items
-
-        ids = [one for items in batches() for one in items.ids.to_pylist()]
-        self._change(ids, batches, new_only=True)
-
-    def _need_folder(self) -> Path:
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Path]:
+        """Hold the folder for writing, with its current generation open before and after: others may have written."""
         if self.folder is None:
             raise InvalidInput("an index in memory cannot be changed; save it to a folder first, or build another")
-        return self.folder
+        with hold_for_writing(self.folder):
+            self._reload(self.folder)
+            yield self.folder
+            self._reload(self.folder)
 
     def _change(
         self,
@@ -401,39 +348,8 @@ class Index:
         skipped: int = 0,
         new_only: bool = False,
     ) -> None:
-        """Take away `delete`, and put the items in `batches`, of these ids, into the index."""
-        folder = self._need_folder()
-        with hold_for_writing(folder):
-            self._reload(folder)  # another writer may have been here
-            before = self.description
-            if before.store == "milvus":
-                from metrix.search.milvus_collections import require_owner
-
-                require_owner(folder, before.place)
-            gone = self.require_known(delete)
-            there = self.find(ids)
-            if new_only and (there >= 0).any():
-                known = [ids[int(n)] for n in np.flatnonzero(there >= 0)]
-                raise InvalidInput(f"add: expected new ids, got {first_few(known)}, in the index already; update them")
-            gone = np.concatenate([gone, there[there >= 0]])
-            count = len(self) - len(gone) + len(ids)
-            if count == 0:
-                raise InvalidInput("delete: expected at least one item to stay, got all; remove the folder instead")
-            fitting = (self._fit(items) for items in batches())
-            generation = next_generation(folder, before)
-            place = self.store.change(folder, generation, fitting, gone)
-            update = {"generation": generation, "place": place, "count": count, "skipped": before.skipped + skipped}
-            measure = before.place.get("codes") != place.get("codes")
-            switch_generation(folder, before.model_copy(update=update), before, measure)
-            self._reload(folder)
-
-    def _fit(self, items: Items) -> Items:
-        """Items with the columns of the index, if they are like those that it has."""
-        if items.dim != self.dim:
-            raise ShapeError(f"vectors: expected dimension {self.dim}, as the index has, got {items.dim}")
-        if items.ids_are_text != self.store.ids_are_text:
-            raise InvalidInput("ids: expected all integers or all text, as the index has")
-        return same_columns(items, self.columns)
+        with self._changing() as folder:
+            change_items(folder, self.store, self.description, ids, batches, delete, skipped, new_only)
 
     def _reload(self, folder: Path) -> None:
         current = Description.read(folder)
@@ -444,30 +360,3 @@ class Index:
                 require_known_address(str(current.place.get("uri")), folder, None)
             self.store.close()
             self.description, self.store = current, open_store(folder, current)
-
-
-def _replace(
-    folder: Path,
-    write: Callable[[int, Description | None], tuple[dict[str, Any], int | None, dict[str, str]]],
-    **about: Any,
-) -> None:
-    """Switch to a new generation; `write` returns where it is, how many items if that is known, and column types."""
-    with hold_for_writing(folder):
-        require_index_folder(folder)
-        before = read_sound_description(folder)
-        generation = next_generation(folder, before)
-        place, written, types = write(generation, before)
-        description = Description(generation=generation, place=place, columns=types, count=written or 0, **about)
-        switch_generation(folder, description, before)
-
-
-def _prefix(root: str | None, other: str | None) -> str:
-    if root == other or root is None or other is None:
-        return ""
-    try:
-        return Path(other).relative_to(root).as_posix() + "/"
-    except ValueError:
-        raise InvalidInput(
-            f"merge: expected an index of images in {root} or below it, got one of {other}; ids are paths relative "
-            "to the root, so build one index of a folder that holds both"
-        ) from None

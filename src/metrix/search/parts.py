@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metrix.errors import DataError, InvalidInput
-from metrix.search.faiss_files import name_files, open_table, sync, write_part, write_table
+from metrix.search.description import Description
+from metrix.search.faiss_files import name_files, open_table, sync, write_codes, write_part, write_table
+from metrix.search.generations import replace_index
 from metrix.search.items import COLUMN_TYPES, Items, column_types_of, drop_id, require_distinct, with_id_column
+from metrix.search.settings import Settings
 
 MOST_ID_BYTES = 1 << 31  # that an Arrow array of text can hold
 
@@ -36,6 +39,17 @@ def write_index_part(folder: Path, batches: Iterable[Items], half: bool = False)
     """
     written = write_part(folder, name_files(0), batches, half)
     return IndexPart(folder / written["vectors"][0], folder / written["items"][0])
+
+
+def join_parts(folder: Path, parts: Sequence[IndexPart], kind: str, settings: Settings, **about: Any) -> None:
+    """Make an index of parts, in this order; `about` are other entries of its description."""
+
+    def write(generation: int, before: Description | None) -> tuple[dict[str, Any], int | None, dict[str, str]]:
+        name = name_files(generation)
+        place, types = link_parts(folder, name, parts)
+        return {**place, **write_codes(folder, name, place, kind, settings)}, None, types
+
+    replace_index(folder, write, kind=kind, **about)
 
 
 def link_parts(folder: Path, name: str, parts: Sequence[IndexPart]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metrix.errors import ShapeError
 from metrix.search.filters import EVERYTHING, Filter
 from metrix.search.nearest import nearest_others
 from metrix.search.refining import expand_queries, rerank
@@ -38,6 +40,23 @@ def search_store(
         found = nearest_others(some, store, max(k, depth), mine, where)
         parts.append(_rerank(some, found, _vectors_of(store, found), depth, k) if depth else found)
     return _stack(parts)
+
+
+def rows_of_own(
+    store: Store, exclude: Sequence[Any] | None, own: Sequence[int] | None, count: int
+) -> NDArray[np.int64] | None:
+    """The row that each of so many queries must not find, -1 for none: by id (`exclude`) or by row (`own`)."""
+    given = exclude if own is None else own
+    if given is None:
+        return None
+    if len(given) != count:
+        raise ShapeError(f"exclude: expected an id or None for each of {count} queries, got {len(given)}")
+    if own is not None:
+        return np.asarray(own, dtype=np.int64)
+    rows = np.full(count, -1, dtype=np.int64)
+    known = np.flatnonzero([one is not None for one in given])
+    rows[known] = store.find([given[int(n)] for n in known])
+    return rows
 
 
 def _vectors_of(store: Store, found: Neighbours) -> NDArray[np.float32]:
