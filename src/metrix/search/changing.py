@@ -36,9 +36,9 @@ def change_items(
     before: Description,
     ids: Sequence[Any],
     batches: Callable[[], Iterable[Items]],
-    delete: Sequence[Any],
-    skipped: int,
-    new_only: bool,
+    delete: Sequence[Any] = (),
+    skipped: int = 0,
+    new_only: bool = False,
 ) -> None:
     """Take away `delete`, and put the items in `batches`, of these ids, into an index; see `Index.add` and `update`."""
     if before.store == "milvus":

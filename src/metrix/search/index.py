@@ -28,12 +28,7 @@ from metrix.search.changing import change_columns, change_items, require_known_i
 from metrix.search.description import Description, Fingerprint, OpenSet, Threshold
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_filter
-from metrix.search.generations import (
-    check_store,
-    create_index,
-    hold_for_writing,
-    open_store,
-)
+from metrix.search.generations import check_store, create_index, hold_for_writing, open_store
 from metrix.search.hits import Hits
 from metrix.search.items import Items, drop_id, in_batches, unit_vectors
 from metrix.search.parts import IndexPart, join_parts
@@ -118,8 +113,8 @@ class Index:
             raise InvalidInput("items: expected at least one, got none; an index cannot be empty")
         if model is not None and model.dim != first.dim:
             raise ShapeError(f"vectors: expected dimension {model.dim}, of the model, got {first.dim}")
-        about = {"skipped": skipped, "root": root, "data": data, "follow_links": follow_links, "model": model}
-        about |= {"threshold": threshold, "open_set": open_set}
+        about: dict[str, Any] = {"skipped": skipped, "root": root, "data": data, "follow_links": follow_links}
+        about |= {"model": model, "threshold": threshold, "open_set": open_set}
         create_index(folder, store, first, batches, kind, settings, count, about)
         return cls.open(folder, store)
 
@@ -278,20 +273,10 @@ class Index:
 
     def save(self, folder: str | os.PathLike[str]) -> Index:
         """Write the index to a folder and open that; everything or nothing, as with `create`."""
-        m = self.description
-        return Index.create(
-            folder,
-            (items for _, items in self.store.scan()),
-            self.kind,
-            model=m.model,
-            root=m.root,
-            data=m.data,
-            follow_links=m.follow_links,
-            skipped=m.skipped,
-            threshold=m.threshold,
-            open_set=m.open_set,
-            settings=self.store.settings,
-        )
+        kept = ("model", "root", "data", "follow_links", "skipped", "threshold", "open_set")
+        about = {name: getattr(self.description, name) for name in kept}
+        batches = (items for _, items in self.store.scan())
+        return Index.create(folder, batches, self.kind, settings=self.store.settings, **about)
 
     def add(self, items: Items, skipped: int = 0) -> None:
         """Add items under ids that are not there yet."""
@@ -340,16 +325,9 @@ class Index:
             yield self.folder
             self._reload(self.folder)
 
-    def _change(
-        self,
-        ids: Sequence[Any],
-        batches: Callable[[], Iterable[Items]],
-        delete: Sequence[Any] = (),
-        skipped: int = 0,
-        new_only: bool = False,
-    ) -> None:
+    def _change(self, ids: Sequence[Any], batches: Callable[[], Iterable[Items]], **options: Any) -> None:
         with self._changing() as folder:
-            change_items(folder, self.store, self.description, ids, batches, delete, skipped, new_only)
+            change_items(folder, self.store, self.description, ids, batches, **options)
 
     def _reload(self, folder: Path) -> None:
         current = Description.read(folder)
