@@ -43,6 +43,7 @@ FILTERS = [
     ["stock in (3, 50, 70) or (unit price<9 and sold=true)"],
     ['label in ("it\'s \\"1\\" \\\\ ü", nothing)'],
     ["label=nothing"],
+    ['not label=it\'s "1" \\ ü', "not (stock<10.5 or sold=true)"],
     ['label>it\'s "0" \\ ü'],
     ['label<=it\'s "1" \\ ü', "unit price!=3"],
 ]
