@@ -12,6 +12,7 @@ import pytest
 from metrix.errors import DataError
 from metrix.runs.trained_model import open_run
 from metrix.search import Description, Index, Items
+from tests.command_line import Metrix
 
 
 @pytest.fixture
@@ -80,6 +81,20 @@ def test_an_index_of_another_model_or_of_other_images_is_not_replaced_by_acciden
     assert Index.open(own).description.model == made.model
     metrix("index", run, photos, "-o", own)  # the same again
     refused("index", run, photos / "kind 1", "-o", own, words=("is an index of", "--overwrite"))
+
+
+def test_an_index_moves_with_its_run(indexed: Path, run: Path, tmp_path: Path, metrix: Metrix) -> None:
+    from metrix.retrieve.indexing import index_images
+
+    made = tmp_path / "a"
+    shutil.copytree(Path(str(Description.read(indexed / "photos.index").root)), made / "photos")
+    shutil.copytree(run, made / "runs" / "a")
+    index_images(open_run(made / "runs" / "a"), [made / "photos"], made / "photos.index")
+    made.rename(tmp_path / "b")
+    query = next((tmp_path / "b" / "photos").rglob("*.*g"))
+    assert metrix("search", str(tmp_path / "b" / "photos.index"), str(query)).code == 0
+    (tmp_path / "b" / "runs").rename(tmp_path / "b" / "other")
+    assert "give --run RUN" in metrix("search", str(tmp_path / "b" / "photos.index"), str(query)).err
 
 
 def test_an_index_moves_with_its_images(indexed: Path, run: Path, tmp_path: Path) -> None:

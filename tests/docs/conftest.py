@@ -20,7 +20,7 @@ def reader_folder(tmp_path_factory: pytest.TempPathFactory, run: Path, other_run
         for n in range(4):
             pixels = rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "photos" / f"class{k}" / f"{n}.png")
-    for name, trained in (("a", run), ("b", other_run), ("2026-…", run)):
+    for name, trained in (("a", run), ("b", other_run), ("2026-…", run), ("final", run)):
         shutil.copytree(trained, folder / "runs" / name)
     (folder / "tunes" / "a").mkdir(parents=True)
     shutil.copy(run / "config.yaml", folder / "tunes" / "a" / "best.yaml")

@@ -125,6 +125,7 @@ class Description(_Strict):
     skipped: int = Field(default=0, ge=0)  # images that could not be read
     root: str | None = None  # the folder that ids are paths below
     relative_root: str | None = None  # the same, seen from the index: both may move together
+    relative_run: str | None = None  # the folder of the model's run, seen from the index
     follow_links: bool = False  # images may be outside the root, through symbolic links
     data: str | None = None  # the embedded dataset that the images are of, if they are not files
     model: Fingerprint | None = None
@@ -153,8 +154,9 @@ class Description(_Strict):
 
     def write(self, folder: Path) -> None:
         """Replace the description of a folder, in one step."""
-        relative = None if self.root is None else _relative(self.root, folder)
-        write_json(folder / FILE, {**self.model_dump(), "relative_root": relative})
+        run = None if self.model is None else self.model.run
+        seen = {"relative_root": _relative(self.root, folder), "relative_run": _relative(run, folder)}
+        write_json(folder / FILE, {**self.model_dump(), **seen})
 
     @classmethod
     def read(cls, folder: Path) -> Description:
@@ -180,10 +182,7 @@ class Description(_Strict):
             )
         try:
             found = cls.model_validate(content)
-            beside = None if found.relative_root is None else folder / found.relative_root
-            if beside is None or not beside.is_dir():
-                return found
-            return found.model_copy(update={"root": str(beside.resolve())})
+            return found._located(folder)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -191,10 +190,21 @@ class Description(_Strict):
                 f"{path}: {where}: {first['msg']}; the description is damaged, build the index anew"
             ) from None
 
+    def _located(self, folder: Path) -> Description:
+        """The same with images and run where they are as seen from the index, if they are there."""
+        root, run = (
+            None if place is None or not (folder / place).is_dir() else str((folder / place).resolve())
+            for place in (self.relative_root, self.relative_run)
+        )
+        changed: dict[str, Any] = {} if root is None else {"root": root}
+        if run is not None and self.model is not None:
+            changed["model"] = self.model.model_copy(update={"run": run})
+        return self.model_copy(update=changed)
 
-def _relative(root: str, folder: Path) -> str | None:
+
+def _relative(place: str | None, folder: Path) -> str | None:
     try:
-        return Path(os.path.relpath(root, folder)).as_posix()
+        return None if place is None else Path(os.path.relpath(place, folder)).as_posix()
     except ValueError:  # on another drive of Windows
         return None
 
