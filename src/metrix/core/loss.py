@@ -21,11 +21,12 @@ from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
 from metrix.core.generic import Function, Reduction, Row, Totals, loss_per_anchor, mean_over_anchors
 from metrix.core.labels import as_labels
+from metrix.core.mined import Indices, mark_mined
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets, compare_clean
 from metrix.core.spaces import Space
 from metrix.core.tensors import as_tensor
-from metrix.core.validation import check_labels, refuse_indices, unit, values_are_at_hand, warn_unusable
+from metrix.core.validation import check_labels, unit, values_are_at_hand, warn_unusable
 from metrix.errors import InvalidInput, ShapeError, check_flag, describe_value
 
 Role = Literal["examples", "proxies"]
@@ -72,26 +73,65 @@ class Loss(nn.Module):
                 self.add_module(name, function)
         self._warned: set[str] = set()
 
-    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: AnyLabels,
+        indices_tuple: Indices | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: AnyLabels | None = None,
+    ) -> Tensor:
         """The clean loss, eq. loss-labels averaged over anchors.
 
         Args:
             embeddings: (n, d); they need not be normalised. NumPy arrays and lists are converted, here and below.
             labels: (n,), integers of any kind or names of classes; a list of sets of labels; or what the functions of
                 `metrix.labels` make of a matrix of pairs, sets of labels or two levels.
-            indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
+            indices_tuple: what a miner of pytorch-metric-learning returns: the pairs that count, of a loss of pairs;
+                None: all. A pair of several triplets counts once; of a mean over anchors, those without a pair are 0.
+            ref_emb: (m, d), candidates in place of the embeddings themselves, as in pytorch-metric-learning.
+            ref_labels: (m,), of `ref_emb`.
 
         Returns:
             A scalar; zero, with a warning once, if no anchor has what the loss needs.
         """
-        refuse_indices(indices_tuple)
         embeddings = as_tensor("embeddings", embeddings)
         with without_autocast(embeddings):
-            return self.clean(self.sets(unit(embeddings), as_labels(labels))).value
+            sets = self.sets(unit(embeddings), as_labels(labels))
+            if ref_emb is not None or ref_labels is not None:
+                sets = self._against(sets, ref_emb, ref_labels)
+            return self.clean(sets, self.mined(indices_tuple, sets)).value
 
-    def clean(self, sets: Sets) -> LossValue:
-        """The clean loss, eq. loss-labels over the anchors of the batch."""
-        return self.conclude(self.over(compare_clean(sets)), len(sets.anchors), sets.ranks, "clean loss")
+    def mined(self, indices: Indices | None, sets: Sets) -> Tensor | None:
+        """Which pairs a miner chose; None, if there is none."""
+        if indices is None:
+            return None
+        if "proxies" in (self.anchor_role, self.candidate_role):
+            raise InvalidInput(
+                f"indices_tuple was given: {type(self).__name__} compares examples with proxies, and a miner chooses "
+                "pairs of examples; leave it out, or take a loss of pairs, such as losses.MultiSimilarity"
+            )
+        return mark_mined(indices, len(sets.anchors), len(sets.candidates), sets.anchors.device)
+
+    def _against(self, sets: Sets, ref_emb: Tensor | None, ref_labels: AnyLabels | None) -> Sets:
+        """The anchors of `sets` with other candidates."""
+        if ref_emb is None or ref_labels is None:
+            raise InvalidInput("ref_emb and ref_labels: expected both or none, got one of them")
+        if "proxies" in (self.anchor_role, self.candidate_role) or sets.relation is not None:
+            raise InvalidInput(
+                f"ref_emb was given: {type(self).__name__} of {'graded labels' if sets.relation else 'proxies'} has no "
+                "place for it; take a loss of pairs, such as losses.MultiSimilarity, and one class for each example"
+            )
+        candidates = unit(as_tensor("ref_emb", ref_emb)).to(sets.anchors.dtype)
+        labels, _ = split_labels(as_labels(ref_labels), candidates)
+        return Sets(sets.anchors, candidates, sets.anchor_labels, labels, None, candidates, labels, None, sets.ranks)
+
+    def clean(self, sets: Sets, mined: Tensor | None = None) -> LossValue:
+        """The clean loss, eq. loss-labels over the anchors of the batch, and those pairs that were mined."""
+        totals = self.over(compare_clean(sets, mined))
+        if mined is not None and self.row.vanishes and self.reduce is mean_over_anchors:
+            totals = totals._replace(counts=torch.full_like(totals.counts, len(sets.anchors)))
+        return self.conclude(totals, len(sets.anchors), sets.ranks, "clean loss")
 
     def over(self, comparisons: Comparisons) -> Totals:
         """Sums and counts of the loss over anchors, block by block."""

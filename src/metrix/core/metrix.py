@@ -15,6 +15,7 @@ from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
 from metrix.core.factors import Factors, check_drawing, choose
 from metrix.core.loss import AnyLabels, Loss, LossValue
+from metrix.core.mined import Indices
 from metrix.core.mixed import mixed_loss
 from metrix.core.mixup import MIXUP_TYPES, MixtureOptions, route_for
 from metrix.core.objective import Method, Objective, StepOutput
@@ -24,7 +25,7 @@ from metrix.core.sets import Sets
 from metrix.core.settings import check_generator, check_weight
 from metrix.core.spaces import LogUniform, OneOf
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import refuse_indices, unit
+from metrix.core.validation import unit
 from metrix.errors import InvalidInput, MetrixWarning, check_flag, check_integer
 
 
@@ -52,14 +53,15 @@ class MixingObjective(Objective):
         """
         raise NotImplementedError
 
-    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: AnyLabels, indices_tuple: Indices | None = None) -> Tensor:
         """The loss of embeddings alone, for embedding mixup.
 
         Args:
             embeddings: (n, d); they need not be normalised.
             labels: (n,), integers, names of classes, or, where the objective takes them, labels in degrees
                 (`metrix.labels`).
-            indices_tuple: always None; it is there because pytorch-metric-learning's losses have it.
+            indices_tuple: what a miner of pytorch-metric-learning returns: the pairs of which the clean loss is; the
+                mixed loss is of all mixing pairs.
 
         Returns:
             The clean loss plus `strength` times the mixed loss, a scalar.
@@ -69,8 +71,12 @@ class MixingObjective(Objective):
                 f"mixup={self.mixup_types} needs the model: call objective.step(model, inputs, labels), or choose "
                 "mixup='embed', which needs only embeddings"
             )
-        refuse_indices(indices_tuple)
-        clean, mixed = self.parts(None, None, None, embeddings, labels, *self.draw_step())
+        if indices_tuple is not None and (self.memory is not None or not self.ranks.alone):
+            raise InvalidInput(
+                "indices_tuple was given: a miner chooses pairs of one batch, and this objective compares it with a "
+                "memory or with the batches of other processes; leave the miner out"
+            )
+        clean, mixed = self.parts(None, None, None, embeddings, labels, *self.draw_step(), indices_tuple)
         return clean.value if mixed is None else clean.value + self.strength * mixed.value
 
     def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
@@ -104,6 +110,7 @@ class MixingObjective(Objective):
         labels: AnyLabels,
         mixup: str,
         kind: str,
+        indices: Indices | None = None,
     ) -> tuple[LossValue, LossValue | None]:
         """eq. loss-final: the clean loss, and the mixed loss of what a mixup type of the step mixes; None if w is 0."""
         batch = self.gather(embeddings, labels)
@@ -111,7 +118,7 @@ class MixingObjective(Objective):
             own = self.sets_of(batch)
             sets = self.extend(own)
             self.remember(own)
-            clean = self.loss.clean(sets)
+            clean = self.loss.clean(sets, self.loss.mined(indices, sets))
         if self.strength == 0:
             return clean, None
         mixes = MIXUP_TYPES[mixup].mixes

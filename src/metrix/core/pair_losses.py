@@ -192,9 +192,16 @@ class PotentialField(Loss):
             labels = check_labels(labels, embeddings, len(self.proxies) // self.per_class, of)
         return super().sets(embeddings, labels, division)
 
-    def clean(self, sets: Sets) -> LossValue:
+    def clean(self, sets: Sets, mined: Tensor | None = None) -> LossValue:
         """The clean loss of examples and proxies."""
-        return super().clean(sets if self.proxies is None else self._with_proxies(sets, self.proxies))
+        if self.proxies is None:
+            return super().clean(sets, mined)
+        if mined is not None or sets.own is None:
+            raise InvalidInput(
+                "PotentialField with proxies: expected all pairs of a batch, got those of a miner or other candidates; "
+                "leave indices_tuple and ref_emb out, or give it centers=0"
+            )
+        return super().clean(self._with_proxies(sets, self.proxies))
 
     def _with_proxies(self, sets: Sets, proxies: Tensor) -> Sets:
         """The sets with all proxies among the candidates; each process has its share of them among the anchors."""

@@ -36,6 +36,8 @@ NOT_GENERIC = {
     "which is that loss of unit embeddings over all pairs",
     "SoftTripleLoss": "it has several centres for each class; use ProxyNCALoss",
     "MarginLoss": TRIPLETS,
+    "CrossBatchMemory": "it keeps past embeddings beside a loss; give Metrix the loss inside it, and the objective the "
+    "memory: Metrix(loss, mixup='embed').with_memory(size, dim)",
 }
 
 

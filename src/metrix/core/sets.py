@@ -219,8 +219,11 @@ def _longest(counts: Tensor) -> int:
     return max(1, int(counts.max())) if len(counts) else 1
 
 
-def compare_clean(sets: Sets) -> Comparisons:
-    """Anchors with all their candidates: examples, or proxies in one of the two roles."""
+def compare_clean(sets: Sets, mined: Tensor | None = None) -> Comparisons:
+    """Anchors with all their candidates: examples, or proxies in one of the two roles.
+
+    `mined`, bool (anchors, candidates), says which pairs count; None: all.
+    """
     products, anchors, candidates = sets.products, len(sets.anchors), len(sets.candidates)
     blocks: list[Rows] = [None]
     if not torch.compiler.is_compiling() and not is_held(anchors, candidates, sets.anchors):
@@ -232,6 +235,9 @@ def compare_clean(sets: Sets) -> Comparisons:
         S, Y, valid = products.rows(rows, *tensors), labelled.Y, labelled.valid
         if sets.centers > 1:
             S, Y, valid = nearest_center(S, sets.centers), Y[:, :: sets.centers], valid[:, :: sets.centers]
+        if mined is not None:
+            valid = valid & pick(mined, rows)
+            Y = Y & valid if Y.dtype == torch.bool else Y
         return Comparison(S, Y, valid)
 
     return Comparisons(blocks, products.tensors, compare)
