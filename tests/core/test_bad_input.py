@@ -90,7 +90,10 @@ CASES = {
         lambda: Metrix(losses.NCA())(X, Y),
         "needs the model: call objective.step",
     ),
-    "a miner's tuple": (lambda: embed()(X, Y, (Y, Y, Y)), "leave the miner out"),
+    "a miner's tuple of another batch": (
+        lambda: embed()(X, Y, (Y, Y, Y + 99)),
+        "mine the batch that the loss is given",
+    ),
     "same-class pairs with ProxyNCA": (
         lambda: Metrix(losses.ProxyNCA(3, 4), mixup="embed", pairs="pos-pos")(X, Y),
         "only examples of different classes",

@@ -37,8 +37,11 @@ def differentiate(loss, *arguments, **more):
 
 @pytest.mark.parametrize(
     ("name", "miner"),
-    [(name, miner) for name in ("multi-similarity", "contrastive") for miner in MINERS][:-2]
-    + [("contrastive", "hardest")],  # PML counts a pair as often as triplets have it; it counts once here
+    [
+        *(("multi-similarity", miner) for miner in MINERS),
+        ("contrastive", "pairs"),
+        ("contrastive", "hardest"),  # and not triplets: PML counts a pair as often as they have it
+    ],
 )
 def test_mined_pairs_count(name, miner):
     ours, theirs = (make() for make in PEERS[name])

@@ -93,7 +93,7 @@ def test_the_papers_datasets_stand_beside_its_numbers(cars: Grid) -> None:
         ("geometry", {"reduction": "sum", "workers": 8}, None),
         ("ablation", {"reduction": "sum", "backbone": "resnet50"}, "weights of timm's resnet50 (reference code"),
         ("ablation", {"reduction": "sum", "weights": "w.pth"}, "weights of file w.pth (reference code: torchvision's"),
-        ("ablation", {"reduction": "sum", "frozen_affine": True}, "frozen affine True"),
+        ("ablation", {"reduction": "sum", "frozen_affine": False}, "frozen affine False"),
         ("ablation", {"reduction": "sum", "lam_per": "pair"}, "lam per pair"),
         ("ablation", {"reduction": "sum", "clip_by": "norm"}, "clip by norm"),
         ("ablation", {"reduction": "sum", "epochs": 60}, "training 60 epochs (paper: 100 epochs)"),

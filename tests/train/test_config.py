@@ -105,7 +105,7 @@ def test_presets_where_the_paper_is_silent(dataset: str, loss: str) -> None:
     assert str(timm.get_pretrained_cfg(model.backbone).url).endswith("/resnet50-0676ba61.pth")  # torchvision's first
     assert (train.clip, train.clip_by) == (10.0, "value")
     assert (train.decay_every, train.warmup_epochs) == ((5, 1) if dataset == "inshop" else (10, 5))
-    assert (model.frozen_bn, model.frozen_affine) == (dataset in ("cub", "cars"), False)
+    assert model.frozen_bn == model.frozen_affine == (dataset in ("cub", "cars"))
     assert (settings.mixing.strength, settings.mixing.lam_per) == (0.4, "batch")
     assert (settings.data.cache, settings.data.augment, settings.data.image_size) == ("none", "standard", None)
     assert timm.get_pretrained_cfg(model.backbone).input_size[-1] == 224

@@ -3,9 +3,9 @@
 `paper/cub/proxy-anchor` names dataset and loss; `paper/cub` has the loss multi-similarity. Sampling and learning rates
 are from table exp-settings; epochs, batch, optimizer, decay, weight decay and w from section "Training". Where the
 paper is silent, its reference code decides, by what its commands do: torchvision's first ImageNet weights, crops of
-original images, gradients clipped by value, decay every 10 epochs, a warm-up, and one λ per batch. That code builds the
-network with scale and shift of batch norm frozen, but the end of its warm-up makes every parameter trainable, these
-included: so they train after the warm-up, while the statistics stay frozen. `frozen_affine` keeps them fixed, too.
+original images, gradients clipped by value, decay every 10 epochs, a warm-up, one λ per batch, and batch norm whose
+scale and shift are frozen with its statistics. (That code builds such a network; the end of its warm-up then makes all
+parameters trainable, which reads like an oversight: `frozen_affine=False` follows it there.)
 
 Losses that take no mixup, such as `paper/cub/triplet`, are trained clean, with the sampling of their authors.
 `cpu/cars` trains a whole small network on a CPU.
@@ -24,6 +24,7 @@ _COMMON: dict[str, Any] = {
     "dim": 512,
     "pool": "avg+max",
     "frozen_bn": True,
+    "frozen_affine": True,
     "epochs": 100,
     "batch_size": 100,
     "weight_decay": 1e-4,
@@ -48,6 +49,7 @@ DATASETS: dict[str, dict[str, Any]] = {
         "decay_by": 0.25,
         "layout": "sop",
         "frozen_bn": False,
+        "frozen_affine": False,
     },
     "inshop": {
         "sampler": "balanced",
@@ -58,6 +60,7 @@ DATASETS: dict[str, dict[str, Any]] = {
         "warmup_epochs": 1,
         "layout": "inshop",
         "frozen_bn": False,
+        "frozen_affine": False,
     },
 }
 # The paper's decay for CUB and Cars is by loss. Contrastive is averaged over non-zero terms, as the
