@@ -1,4 +1,4 @@
-"""Pairs of a miner and other candidates, against pytorch-metric-learning."""
+"""Pairs of a miner and other candidates, against pytorch-metric-learning; weights of examples."""
 
 from __future__ import annotations
 
@@ -58,6 +58,41 @@ def test_queries_against_other_candidates(name):
     given = {"ref_emb": others, "ref_labels": torch.arange(30) % 6}
     for found, expected in zip(differentiate(ours, **given), differentiate(theirs, **given), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("make", [losses.MultiSimilarity, losses.NCA, lambda: losses.ProxyNCA(6, 8).double()])
+def test_weights_of_examples_weigh_their_losses(make):
+    loss, weights = make(), torch.rand(24, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    found = differentiate(loss, weights=weights)
+    x = X.clone().requires_grad_()
+    unit = torch.nn.functional.normalize(x)
+    if hasattr(loss, "proxies"):
+        S = unit @ torch.nn.functional.normalize(loss.proxies).T
+        Y, valid = LABELS[:, None] == torch.arange(6), torch.ones(24, 6, dtype=torch.bool)
+    else:
+        S, valid = unit @ unit.T, ~torch.eye(24, dtype=torch.bool)
+        Y = LABELS[:, None] == LABELS[None, :]
+    each = loss.rows(S, Y, valid)
+    expected = (weights * each).sum() / weights.sum()
+    expected.backward()
+    torch.testing.assert_close(found[0], expected.detach())
+    torch.testing.assert_close(found[1], x.grad)
+    equal = differentiate(loss, weights=torch.full((24,), 7.0))
+    for one, other in zip(equal, differentiate(loss), strict=True):
+        torch.testing.assert_close(one, other)
+    assert float(loss(X, LABELS, weights=torch.zeros(24)).detach()) == 0.0
+
+
+@pytest.mark.parametrize("weights", [torch.ones(23), -torch.ones(24), torch.full((24,), torch.nan), "heavy"], ids=str)
+def test_other_weights_are_refused(weights):
+    with pytest.raises(InvalidInput, match="weights: expected"):
+        losses.MultiSimilarity()(X, LABELS, weights=weights)
+
+
+def test_what_is_no_mean_over_examples_takes_no_weights():
+    for loss in (losses.ProxyAnchor(6, 8), losses.Contrastive(reduction="mean_nonzero")):
+        with pytest.raises(InvalidInput, match="is no mean over examples as anchors"):
+            loss(X.float(), LABELS, weights=torch.ones(24))
 
 
 def test_the_mixed_loss_is_of_all_mixing_pairs():

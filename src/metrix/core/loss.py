@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from metrix.core.choices import Choice
-from metrix.core.comparison import Comparison, Comparisons
+from metrix.core.comparison import Comparison, Comparisons, Rows, pick
 from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
@@ -25,7 +25,7 @@ from metrix.core.mined import Indices, mark_mined
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets, compare_clean
 from metrix.core.spaces import Space
-from metrix.core.tensors import as_tensor
+from metrix.core.tensors import as_real, as_tensor
 from metrix.core.validation import check_labels, unit, values_are_at_hand, warn_unusable
 from metrix.errors import InvalidInput, ShapeError, check_flag, describe_value
 
@@ -80,6 +80,7 @@ class Loss(nn.Module):
         indices_tuple: Indices | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: AnyLabels | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """The clean loss, eq. loss-labels averaged over anchors.
 
@@ -91,6 +92,7 @@ class Loss(nn.Module):
                 None: all. A pair of several triplets counts once; of a mean over anchors, those without a pair are 0.
             ref_emb: (m, d), candidates in place of the embeddings themselves, as in pytorch-metric-learning.
             ref_labels: (m,), of `ref_emb`.
+            weights: (n,), numbers from 0: the mean over examples as anchors becomes a weighted mean.
 
         Returns:
             A scalar; zero, with a warning once, if no anchor has what the loss needs.
@@ -100,7 +102,8 @@ class Loss(nn.Module):
             sets = self.sets(unit(embeddings), as_labels(labels))
             if ref_emb is not None or ref_labels is not None:
                 sets = self._against(sets, ref_emb, ref_labels)
-            return self.clean(sets, self.mined(indices_tuple, sets)).value
+            mined = self.mined(indices_tuple, sets)
+            return (self.clean(sets, mined) if weights is None else self._weighted(sets, mined, weights)).value
 
     def mined(self, indices: Indices | None, sets: Sets) -> Tensor | None:
         """Which pairs a miner chose; None, if there is none."""
@@ -132,6 +135,28 @@ class Loss(nn.Module):
         if mined is not None and self.row.vanishes and self.reduce is mean_over_anchors:
             totals = totals._replace(counts=torch.full_like(totals.counts, len(sets.anchors)))
         return self.conclude(totals, len(sets.anchors), sets.ranks, "clean loss")
+
+    def _weighted(self, sets: Sets, mined: Tensor | None, weights: Tensor) -> LossValue:
+        """The clean loss as a weighted mean over the anchors for which it is defined."""
+        given = as_real("weights", weights).to(sets.anchors)
+        if self.anchor_role == "proxies" or self.reduce is not mean_over_anchors or type(self).clean is not Loss.clean:
+            raise InvalidInput(
+                f"weights: {type(self).__name__} is no mean over examples as anchors; weigh examples with such a loss, "
+                "as losses.MultiSimilarity and losses.ProxyNCA are"
+            )
+        if given.shape != (len(sets.anchors),) or not bool(((given >= 0) & (given < torch.inf)).all()):
+            raise InvalidInput(f"weights: expected {len(sets.anchors)} numbers from 0, got {describe_value(weights)}")
+        compared = compare_clean(sets, mined)
+
+        def totals(rows: Rows, *tensors: Tensor) -> Totals:
+            losses, defined = loss_per_anchor(self.row, compared.compare(rows, *tensors))
+            of = pick(given, rows) * defined
+            return Totals(torch.stack([(of * losses).sum(), of.sum()]), defined.sum().expand(2), defined.sum())
+
+        found = sum_over_blocks(totals, compared.blocks, compared.tensors, self.learnable())
+        total = found.sums[1].detach()
+        mean = found.sums[:1] / torch.where(total > 0, total, 1.0)
+        return self.conclude(found._replace(sums=mean, counts=torch.ones_like(found.counts[:1])), len(sets.anchors))
 
     def over(self, comparisons: Comparisons) -> Totals:
         """Sums and counts of the loss over anchors, block by block."""
