@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import PANEL, AnyBad, FollowLinks, Store, parse_max_bad
+from metrix.cli.reading import AnyBad, FollowLinks, MovedRun, QueryRoot, Store, parse_max_bad
 from metrix.cli.search import read_queries
 from metrix.errors import InvalidInput
 
@@ -53,21 +53,12 @@ def classify(
             show_default=False,
         ),
     ] = None,
-    run: Annotated[
-        Path | None, typer.Option(help="the run that the index was built with, if it has moved", show_default=False)
-    ] = None,
+    run: MovedRun = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write a page with the images")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="write a table with a line for each query")] = None,
     store: Store = None,
     max_bad: AnyBad = None,
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder of the index's images, if they have moved, and of paths of a list that are not beside it",
-            rich_help_panel=PANEL,
-            show_default=False,
-        ),
-    ] = None,
+    root: QueryRoot = None,
     follow_links: FollowLinks = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:

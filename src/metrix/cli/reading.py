@@ -38,6 +38,17 @@ Root = Annotated[
         show_default=False,
     ),
 ]
+MovedRun = Annotated[
+    Path | None, typer.Option(help="the run that the index was built with, if it has moved", show_default=False)
+]
+QueryRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="folder of the index's images, if they have moved, and of paths of a list that are not beside it",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 Store = Annotated[  # for verbs that build or open an index
     str | None,
     typer.Option(

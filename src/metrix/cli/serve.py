@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import Store
+from metrix.cli.reading import MovedRun, Store
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     index: Annotated[Path, typer.Argument(help="folder of an index, as metrix index wrote it", show_default=False)],
-    run: Annotated[
-        Path | None, typer.Option(help="the run that the index was built with, if it has moved", show_default=False)
-    ] = None,
+    run: MovedRun = None,
     root: Annotated[
         Path | None, typer.Option(help="the folder of the images, if they have moved", show_default=False)
     ] = None,
