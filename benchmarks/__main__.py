@@ -27,18 +27,20 @@ GROUPS = (
     "search",
     "service",
 )
+LARGE = ("large", "duplicates")  # from minutes to hours, so only on request
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("groups", nargs="*", help=f"{', '.join(GROUPS)}; all by default")
+    parser.add_argument("groups", nargs="*", help=f"{', '.join(GROUPS)}; all of these by default; {', '.join(LARGE)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to a file")
     parser.add_argument("--skip-slow", action="store_true", help="omit benchmarks that take minutes")
+    parser.add_argument("--count", type=int, metavar="N", help="vectors in the groups large and duplicates")
     options = parser.parse_args()
     groups = options.groups or list(GROUPS)
     console = Console(stderr=True)
     rows: list[dict[str, Any]] = []
-    for name, part in parts(groups, options.skip_slow):
+    for name, part in parts(groups, options.skip_slow, options.count):
         with console.status(f"measuring {name}"):
             found = part()
         rows += found
@@ -51,7 +53,7 @@ def main() -> int:
     return 0 if all(row["reached"] is not False for row in rows) else 1
 
 
-def parts(groups: list[str], skip_slow: bool) -> Any:
+def parts(groups: list[str], skip_slow: bool, count: int | None) -> Any:
     for group in groups:
         if group == "core":
             from benchmarks import core
@@ -104,8 +106,17 @@ def parts(groups: list[str], skip_slow: bool) -> Any:
 
             for part in service.PARTS:
                 yield f"service: {part.__name__.replace('_', ' ')}", part
+        elif group == "large":
+            from benchmarks import large
+
+            for kind, data in large.CASES:
+                yield f"large: {kind}, {data}", partial(large.run, kind, data, count)
+        elif group == "duplicates":
+            from benchmarks import large
+
+            yield "duplicates", partial(large.duplicates, count)
         else:
-            sys.exit(f"unknown group {group!r}; expected one of: {', '.join(GROUPS)}")
+            sys.exit(f"unknown group {group!r}; expected one of: {', '.join(GROUPS + LARGE)}")
 
 
 def show(rows: list[dict[str, Any]]) -> None:

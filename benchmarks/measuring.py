@@ -70,12 +70,13 @@ def _peak_of(run: Callable[[], Any]) -> int:
     gc.collect()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # resets the peak
-    before = _status("VmRSS")
+    before = memory_now("VmRSS")
     run()
-    return _status("VmHWM") - before
+    return memory_now("VmHWM") - before
 
 
-def _status(field: str) -> int:
+def memory_now(field: str) -> int:
+    """Return the bytes of this process that /proc/self/status has under a name, as VmHWM for the peak."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith(field))
     return int(line.split()[1]) * 1024
@@ -89,5 +90,9 @@ def at_least(name: str, value: float, limit: float, unit: str = "×", note: str 
     return _row(name, value, f"≥ {limit:g}", value >= limit, unit, note)
 
 
-def _row(name: str, value: float, target: str, reached: bool, unit: str, note: str) -> dict[str, Any]:
+def without_target(name: str, value: float, unit: str, note: str = "") -> dict[str, Any]:
+    return _row(name, value, None, None, unit, note)
+
+
+def _row(name: str, value: float, target: str | None, reached: bool | None, unit: str, note: str) -> dict[str, Any]:
     return {"name": name, "value": value, "unit": unit, "target": target, "reached": reached, "note": note}
