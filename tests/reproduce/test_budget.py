@@ -28,7 +28,7 @@ def _a_step_takes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, *_: object) -> None:
             pass
 
-        def seconds(self, one: Cell, data: str) -> float:
+        def seconds(self, one: Cell) -> float:
             return float(one.config.train.max_steps or 10_000)
 
     monkeypatch.setattr(budget, "DurationEstimate", Estimate)

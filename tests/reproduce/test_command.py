@@ -115,6 +115,14 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path) -> None:
     ended = metrix(*command)
     assert ended.code == 0, ended.err
     assert json.loads((place / "run" / "results.json").read_text())["steps"] == 60
+    times = json.loads((tmp_path / "time.json").read_text())
+    assert times["runs"] == 1
+    assert min(times["announced"], times["needed"]) > 0
+    assert "1 run to train: about" in ended.err
+    assert "announced for 1 run:" in ended.err
+    assert "announced for 1 run:" in (tmp_path / "report.html").read_text("utf-8")
+    again = json.loads(metrix(*command, "--json").out)
+    assert again["seconds"] == times  # of the runs, which are not trained again
 
 
 def test_a_run_that_cannot_be_is_reported(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 from metrix.cli.flags import with_config_flags
 
 if TYPE_CHECKING:
+    from metrix.experiments.cells import Cell
     from metrix.reproduce.budget import Plan
     from metrix.reproduce.grid import Grid
     from metrix.reproduce.items import Item
@@ -68,6 +69,7 @@ def reproduce_command(
     from metrix.errors import check_share
     from metrix.experiments.cells import take_shard
     from metrix.extras import require_extra
+    from metrix.reproduce.duration import read_times, write_times
     from metrix.reproduce.grid import build_grid
     from metrix.reproduce.items import cells_of_items, choose_items
     from metrix.reproduce.page import render_items, write_page
@@ -82,11 +84,13 @@ def reproduce_command(
         changes, seeds, scale = dict(plan.scale.changes), plan.seeds, plan.describe()
     grid = build_grid(data or (), seeds, changes, output, quick, scale)
     if not items:
-        _print_items(grid, jobs, json_output)
+        _print_items(grid, jobs, quiet, json_output)
         return
     require_extra("matplotlib")
     cells = take_shard(cells_of_items(items, grid), part)
-    state = run_cells(cells, grid.store, jobs, build_grid_watcher(quiet, grid.store, jobs))
+    announced, expected = _announce(cells, grid, jobs, quiet)
+    state = run_cells(cells, grid.store, jobs, build_grid_watcher(quiet, expected, jobs))
+    write_times(output, announced, state)
     failed = {one.name: error for one, error in state.failed.values()}
     if shard is not None:
         _print_shard(output, part, len(cells), failed, json_output)
@@ -96,22 +100,45 @@ def reproduce_command(
         count = None if budget is not None else len(grid.seeds)
         command = _command(names or [], data or [], count, quick, budget, flags)
         written = write_page(found, grid, command)
-        _print_results(found, written, failed, quiet, json_output)
+        _print_results(found, written, failed, read_times(output), quiet, json_output)
     if failed:
         raise typer.Exit(1)
 
 
-def _print_items(grid: Grid, jobs: int, json_output: bool) -> None:
+def _announce(cells: list[Cell], grid: Grid, jobs: int, quiet: bool) -> tuple[float, dict[str, float]]:
+    """Print how long the unfinished cells will take; return it in seconds, and that of each by its key."""
+    from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.messages import count, format_duration
+    from metrix.reproduce.duration import DurationEstimate
+
+    left = [one for one in cells if grid.store.results(one.key) is None]
+    with show_progress(quiet) as report:
+        estimate = DurationEstimate(left, grid.store, jobs, report)
+        expected = {one.key: estimate.seconds(one) for one in left}
+        announced = estimate.total(left)
+    if left and not quiet:
+        Console(stderr=True, soft_wrap=True).print(
+            f"{count(len(left), 'run')} to train: about {format_duration(announced)} with --jobs {jobs}, estimated "
+            f"{estimate.source}; tables and figures come on top",
+            highlight=False,
+        )
+    return announced, expected
+
+
+def _print_items(grid: Grid, jobs: int, quiet: bool, json_output: bool) -> None:
     """Print what can be reproduced, what it needs and how long it takes on this machine."""
     import json
 
     from rich.table import Table
 
     from metrix.cli.terminal.console import Console
+    from metrix.cli.terminal.progress import show_progress
     from metrix.messages import format_duration
     from metrix.reproduce.listing import list_items
 
-    rows, source = list_items(grid, jobs)
+    with show_progress(quiet) as report:
+        rows, source = list_items(grid, jobs, report)
     if json_output:
         typer.echo(json.dumps({"items": [row.to_dict() for row in rows], "time_from": source}))
         return
@@ -131,7 +158,12 @@ def _print_items(grid: Grid, jobs: int, json_output: bool) -> None:
 
 
 def _print_results(
-    found: list[Reproduced], written: list[Path], failed: dict[str, str], quiet: bool, json_output: bool
+    found: list[Reproduced],
+    written: list[Path],
+    failed: dict[str, str],
+    times: dict[str, float] | None,
+    quiet: bool,
+    json_output: bool,
 ) -> None:
     import json
 
@@ -139,11 +171,13 @@ def _print_results(
 
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.tables import build_page_tables
+    from metrix.reproduce.duration import describe_times
 
     if json_output:
         content = {
             "tables": [table.to_dict() for one in found for table in one.tables],
             "failed": failed,
+            "seconds": times,
             "written": [str(path) for path in written],
         }
         typer.echo(json.dumps(content))
@@ -156,6 +190,8 @@ def _print_results(
     for name, error in failed.items():
         notes.print(f"[red]failed[/] {name}: ", end="", highlight=False)
         notes.print(error, markup=False, highlight=False)
+    if times is not None and not quiet:
+        notes.print(describe_times(times), highlight=False)
     for path in written:
         notes.print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
 

@@ -18,13 +18,13 @@ from metrix.errors import InvalidInput
 from metrix.files import write_json
 from metrix.messages import count
 from metrix.reproduce.datasets import GLYPHS, QUICK, ReproductionData, choose_data
-from metrix.reproduce.duration import DurationEstimate, count_images
-from metrix.reproduce.grid import Grid, build_grid
+from metrix.reproduce.duration import DurationEstimate
+from metrix.reproduce.grid import build_grid
 from metrix.reproduce.items import Item, cells_of_items
 
 FILE = "budget.json"
 LEAST_SEEDS, MOST_SEEDS = 3, 10
-MARGIN = 1.2  # by which runs take longer than estimated, for loading, validation and the report
+MARGIN = 1.2  # by which runs take longer than estimated, for the tables, figures and the report
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -153,11 +153,10 @@ def _fit(
     """The largest scale that fits with the least number of seeds, and as many more seeds as fit."""
     grids = [build_grid(data, 1, scale.changes, folder) for scale in scales]
     cells = [cells_of_items(items, grid) for grid in grids]
-    sizes = {one.name: count_images(one) for one in grids[0].datasets}
-    estimate = DurationEstimate([one for found in cells for one in found], sizes, grids[0].store)
+    estimate = DurationEstimate([one for found in cells for one in found], grids[0].store, jobs)
     needed = 0.0
-    for scale, grid, found in zip(scales, grids, cells, strict=True):
-        each = MARGIN * sum(_seconds_of(estimate, items, grid)) / jobs  # of one seed
+    for scale, found in zip(scales, cells, strict=True):
+        each = MARGIN * sum(map(estimate.seconds, found)) / jobs  # of one seed
         needed = LEAST_SEEDS * each
         if needed <= seconds:
             seeds = min(MOST_SEEDS, int(seconds / each)) if each else LEAST_SEEDS
@@ -166,17 +165,6 @@ def _fit(
         f"--budget: expected at least {needed / 60:.0f}m for {', '.join(item.name for item in items)} with "
         f"{LEAST_SEEDS} seeds at the smallest scale ({scales[-1].words}), got {seconds / 60:.0f}m; choose fewer tables"
     )
-
-
-def _seconds_of(estimate: DurationEstimate, items: Sequence[Item], grid: Grid) -> list[float]:
-    """The estimate of each cell of a grid, those that several tables share once."""
-    found: dict[str, float] = {}
-    for data in grid.datasets:
-        for item in items:
-            for one in grid.distinct_cells(item.experiments(grid, data)):
-                if one.key not in found:
-                    found[one.key] = estimate.seconds(one, data.name)
-    return list(found.values())
 
 
 def _read(folder: Path, asked: Mapping[str, Any], scales: Sequence[Scale]) -> Plan | None:

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from metrix.experiments.cells import Cell
-from metrix.reproduce.duration import DurationEstimate, count_images
+from metrix.reproduce.duration import DurationEstimate
 from metrix.reproduce.grid import Grid
 from metrix.reproduce.items import ITEMS, Item
+from metrix.train.batches import Report, ignore_report
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class ListedItem:
         return asdict(self)
 
 
-def list_items(grid: Grid, jobs: int) -> tuple[list[ListedItem], str]:
+def list_items(grid: Grid, jobs: int, report: Report = ignore_report) -> tuple[list[ListedItem], str]:
     """List all tables and figures.
 
     Returns:
@@ -38,18 +39,15 @@ def list_items(grid: Grid, jobs: int) -> tuple[list[ListedItem], str]:
         for item in ITEMS
         for data in grid.datasets
     }
-    cells = {one.key: (one, data) for (_, data), found in by_data.items() for one in found}
-    estimate = DurationEstimate(
-        [one for one, _ in cells.values()], {data.name: count_images(data) for data in grid.datasets}, grid.store
-    )
+    cells = {one.key: one for found in by_data.values() for one in found}
+    estimate = DurationEstimate(list(cells.values()), grid.store, jobs, report)
 
-    def line(name: str, title: str, where: str, chosen: dict[str, tuple[Cell, str]]) -> ListedItem:
-        left = [pair for key, pair in chosen.items() if grid.store.results(key) is None]
-        seconds = sum(estimate.seconds(one, data) for one, data in left) / jobs
-        return ListedItem(name, title, where, len(chosen), len(chosen) - len(left), seconds)
+    def line(name: str, title: str, where: str, chosen: dict[str, Cell]) -> ListedItem:
+        left = [one for key, one in chosen.items() if grid.store.results(key) is None]
+        return ListedItem(name, title, where, len(chosen), len(chosen) - len(left), estimate.total(left))
 
-    def of(item: Item) -> dict[str, tuple[Cell, str]]:
-        return {one.key: (one, data.name) for data in grid.datasets for one in by_data[item.name, data.name]}
+    def of(item: Item) -> dict[str, Cell]:
+        return {one.key: one for data in grid.datasets for one in by_data[item.name, data.name]}
 
     rows = [line(item.name, item.title, item.dataset, of(item)) for item in ITEMS]
     rows.append(line("all", "everything", "", cells))

@@ -13,6 +13,7 @@ from metrix.machine.environment import describe_environment
 from metrix.messages import format_duration
 from metrix.report.page import Block, Page, Section, Text, Tile, Tiles
 from metrix.reproduce import paper
+from metrix.reproduce.duration import describe_times, read_times
 from metrix.reproduce.grid import Experiment, Grid
 from metrix.reproduce.items import Item, cells_of_items
 from metrix.reproduce.tables import ReproducedTable
@@ -73,7 +74,9 @@ def _summarise(found: Sequence[Reproduced], grid: Grid) -> Tiles:
     cells = cells_of_items([one.item for one in found], grid)
     results = [results for one in cells if (results := grid.store.results(one.key)) is not None]
     duration = format_duration(sum(one["seconds"] for one in results))
-    tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{duration} of training in all")]
+    times = read_times(grid.store.folder)
+    told = "" if times is None else f"; {describe_times(times)}"
+    tiles = [Tile("runs", f"{len(results)} of {len(cells)}", f"{duration} of training in all{told}")]
     table = paper.load_table("main")
     data = grid.datasets[0]
     for row in table.rows:

@@ -52,6 +52,7 @@ class GridState:
     running: dict[str, tuple[Cell, float]] = field(default_factory=dict)  # by key, with the share of steps done
     done: list[Cell] = field(default_factory=list)
     failed: dict[str, tuple[Cell, str]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # of the cells in `done`, by key
     began: float = field(default_factory=time.monotonic)
 
 
@@ -158,6 +159,7 @@ class _Crew:
                     return
                 one = self.state.waiting.popleft()
                 self.state.running[one.key] = (one, 0.0)
+            began = time.monotonic()
             for number in range(1, TRIES + 1):
                 if worker is None or worker.ended:
                     worker = self._start_worker()
@@ -167,11 +169,12 @@ class _Crew:
                     break
             if self.signum is not None and error is not None:
                 return  # the cell stays in `running`: the next command resumes it
-            if error is not None:
-                self.store.write_record(one, error=error)
+            seconds = time.monotonic() - began
+            self.store.write_record(one, error=error, seconds=seconds)
             with self.lock:
                 del self.state.running[one.key]
                 if error is None:
+                    self.state.seconds[one.key] = seconds
                     self.state.done.append(one)
                 else:
                     self.state.failed[one.key] = (one, error)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from metrix.train.config import Config
-from metrix.train.names import MIXUP_TYPES
 
 ROUNDS, SECONDS = 3, 20.0  # at least this many rounds, and at least this long
 CLASSES = 100  # classes with proxies, as on CUB200
-FEW = 8  # batch size of the calibration where steps are slow
 
 
 def time_steps(configs: Mapping[str, Config], rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, float]:
@@ -64,30 +62,3 @@ def prepare_step(config: Config) -> Callable[[], Any]:
         wait_for(device)
 
     return step
-
-
-def calibrate(configs: Mapping[str, Config], slow: float = 2.0) -> dict[str, float]:
-    """Estimate the seconds per step of each kind of run in a short calibration.
-
-    If a clean step takes longer than `slow` seconds, it is timed on a few images, and the others are extrapolated from
-    the number of images that each kind sends through the network.
-    """
-    few = {name: config.with_values({"batch_size": FEW}) for name, config in configs.items()}
-    name = min(configs, key=lambda kind: kind != "clean")
-    image = time_steps({name: few[name]}, 1, 0.0)[name] / 1000.0 / FEW
-    config = configs[name]
-    if image * config.train.batch_size <= slow:
-        return {kind: ms / 1000.0 for kind, ms in time_steps(configs, 2, 0.0).items()}
-    return {kind: image * images_per_step(one) for kind, one in configs.items()}
-
-
-def images_per_step(config: Config) -> float:
-    """Count the images that pass through the network in a step: the batch, and with input mixup k per positive pair."""
-    batch, types = config.train.batch_size, config.mixing.mixup
-    k = _first(config.mixing.hard_negatives) or 3
-    mixed = k * max(1, config.train.per_class - 1) * batch
-    return batch + mixed * sum(MIXUP_TYPES[name].mixes == "inputs" for name in types) / max(1, len(types))
-
-
-def _first(values: Sequence[int | None] | None) -> int | None:
-    return values[0] if values else None

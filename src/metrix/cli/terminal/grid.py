@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -13,25 +13,22 @@ from rich.text import Text
 
 from metrix.cli.terminal.console import Console
 from metrix.messages import count, format_duration
-from metrix.reproduce.duration import seconds_of_steps
+from metrix.reproduce.duration import estimate_time_left
 from metrix.reproduce.running import GridState, GridWatcher
-
-if TYPE_CHECKING:
-    from metrix.experiments.cells import CellStore
 
 LINE_EVERY = 30.0  # seconds between two lines if the output is not a terminal
 
 
-def build_grid_watcher(quiet: bool, store: CellStore, jobs: int) -> GridWatcher:
-    """Build a watcher that draws the grid, or a silent one."""
-    return GridWatcher() if quiet else DrawnGrid(store, jobs)
+def build_grid_watcher(quiet: bool, expected: Mapping[str, float], jobs: int) -> GridWatcher:
+    """Build a watcher that draws the grid, or a silent one; `expected` are seconds by key of the cell."""
+    return GridWatcher() if quiet else DrawnGrid(expected, jobs)
 
 
 class DrawnGrid(GridWatcher):
     """Draws a bar for the grid and one for each running cell; without a terminal, prints a line every 30 seconds."""
 
-    def __init__(self, store: CellStore, jobs: int) -> None:
-        self.store, self.jobs = store, jobs
+    def __init__(self, expected: Mapping[str, float], jobs: int) -> None:
+        self.expected, self.jobs = expected, jobs
         self.console = Console(stderr=True)
         self.live: Live | None = None
         self.lines = 0.0
@@ -68,7 +65,7 @@ class DrawnGrid(GridWatcher):
             f"{len(state.waiting)} waiting",
         ]
         parts += [f"{len(state.failed)} failed"] if state.failed else []
-        left = self.seconds_left(state) if state.running or state.waiting else None
+        left = estimate_time_left(state, self.expected, self.jobs) if state.running or state.waiting else None
         return ", ".join(parts) + ("" if left is None else f"; about {format_duration(left)} left")
 
     def _draw(self, state: GridState) -> RenderableType:
@@ -78,19 +75,3 @@ class DrawnGrid(GridWatcher):
         for one, share in list(state.running.values()):
             rows.add_row(Text(f"  {one.kind}"), ProgressBar(1.0, share, width=40), Text(one.name))
         return Group(rows)
-
-    def seconds_left(self, state: GridState) -> float | None:
-        """Estimate the time left from the cells trained so far, by kind; None before the first."""
-        taken: dict[str, list[float]] = {}
-        for one in list(state.done):
-            taken.setdefault(one.kind, []).append(seconds_of_steps(self.store.results(one.key) or {}))
-        if not taken:
-            return None
-        means = {kind: sum(values) / len(values) for kind, values in taken.items()}
-        usual = sum(means.values()) / len(means)
-        left = sum(means.get(one.kind, usual) for one in list(state.waiting))
-        left += sum((1.0 - share) * means.get(one.kind, usual) for one, share in list(state.running.values()))
-        # A run's seconds exclude start-up and evaluation: scale them to the time that really passed.
-        trained = sum(sum(values) for values in taken.values())
-        pace = (time.monotonic() - state.began) * self.jobs / max(1e-9, trained)
-        return left * max(1.0, min(pace, 3.0)) / self.jobs
