@@ -8,6 +8,7 @@ is then applied as it is.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,45 +264,59 @@ def _plain_log_sum(S: Tensor, weights: Tensor, scale: float, shift: float) -> Te
     return _exponents(S, weights, scale, shift).logsumexp(tuple(range(1, S.ndim)))
 
 
-class _LogSum(torch.autograd.Function):
+class _LogSums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, S: Tensor, weights: Tensor, scale: float, shift: float) -> Tensor:
-        z, axes = _exponents(S, weights, scale, shift), tuple(range(1, S.ndim))
-        top = z.amax(axes, keepdim=True)
-        terms = z.sub_(top).exp_()  # the largest is 1; where nothing counts all are, and σ lets no gradient through
-        total = terms.sum(axes, keepdim=True)
-        ctx.save_for_backward(S, weights, terms, total)
-        ctx.settings = scale, shift
-        return (top + total.log()).flatten()
+    def forward(ctx: Any, S: Tensor, settings: Sequence[tuple[float, float]], *weights: Tensor) -> tuple[Tensor, ...]:
+        axes, kept, logs = tuple(range(1, S.ndim)), [], []
+        for (scale, shift), w in zip(settings, weights, strict=True):
+            z = _exponents(S, w, scale, shift)
+            top = z.amax(axes, keepdim=True)
+            terms = z.sub_(top).exp_()  # the largest is 1; where nothing counts all are, and σ lets no gradient through
+            total = terms.sum(axes, keepdim=True)
+            kept += [terms, total]
+            logs.append((top + total.log()).flatten())
+        ctx.save_for_backward(S, *weights, *kept)
+        ctx.settings = settings
+        return tuple(logs)
 
     @staticmethod
     @in_full_precision
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
-        S, weights, terms, total = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (S, *saved), settings = ctx.saved_tensors, ctx.settings
+        weights, terms, totals = saved[: len(settings)], saved[len(settings) :: 2], saved[len(settings) + 1 :: 2]
+        nothing = (None,) * (1 + len(weights))
         if torch.is_grad_enabled():
-            out = twin_gradients(lambda S: _plain_log_sum(S, weights, *ctx.settings), [S], [grad])[0]
-        else:
-            out = terms * (grad.view_as(total) * ctx.settings[0]).div_(total)
-        return out, None, None, None
+            return (*twin_gradients(lambda S: _plain_log_sums(S, settings, *weights), [S], grads), *nothing)
+        shares = [
+            (grad.view_as(total) * scale).div_(total)
+            for grad, total, (scale, _) in zip(grads, totals, settings, strict=True)
+        ]
+        out = terms[0] * shares[0]
+        for term, share in zip(terms[1:], shares[1:], strict=True):
+            out.addcmul_(term, share)
+        return (out, *nothing)
 
 
-def log_sum(S: Tensor, weights: Tensor, rho: Exponential) -> Tensor:
-    """log Σ w ρ(S) over all axes but the first: (anchors,); about `EMPTY` where nothing counts.
+def _plain_log_sums(S: Tensor, settings: Sequence[tuple[float, float]], *weights: Tensor) -> tuple[Tensor, ...]:
+    return tuple(_plain_log_sum(S, w, *setting) for setting, w in zip(settings, weights, strict=True))
+
+
+def log_sums(S: Tensor, *sums: tuple[Tensor, Exponential]) -> list[Tensor]:
+    """log Σ w ρ(S) over all axes but the first, for each w and ρ: (anchors,); about `EMPTY` where nothing counts.
 
     Args:
         S: (anchors, …), similarities.
-        weights: broadcastable to S; numbers from 0, or booleans that say which terms count.
-        rho: the exponential.
+        sums: weights, broadcastable to S: numbers from 0, or booleans that say which terms count; and exponentials.
 
-    >>> round(float(log_sum(torch.zeros(1, 3), torch.ones(1, 3), Exponential(75.0)).exp()), 4)
+    >>> round(float(log_sums(torch.zeros(1, 3), (torch.ones(1, 3), Exponential(75.0)))[0].exp()), 4)
     3.0
     """
-    apply = _plain_log_sum if use_twin() or S.numel() == 0 else _LogSum.apply
-    shift = -rho.scale * rho.margin
-    if weights.dtype == torch.bool or shift == 0.0:
-        out: Tensor = apply(S, weights, rho.scale, shift)
-        return out
-    return apply(S, weights, rho.scale, 0.0) + shift
+    shifts = [-rho.scale * rho.margin for _, rho in sums]
+    inside = [weights.dtype == torch.bool for weights, _ in sums]  # else it is cheaper to shift the sum
+    settings = [(rho.scale, shift if at else 0.0) for (_, rho), shift, at in zip(sums, shifts, inside, strict=True)]
+    apply = _plain_log_sums if use_twin() or S.numel() == 0 else _LogSums.apply
+    logs = apply(S, settings, *(weights for weights, _ in sums))
+    return [log if at or not shift else log + shift for log, shift, at in zip(logs, shifts, inside, strict=True)]
 
 
 class _TwoLogSums(torch.autograd.Function):
@@ -333,7 +348,7 @@ def _plain_two_log_sums(S: Tensor, first: Tensor, second: Tensor, scale: float) 
 
 
 def two_log_sums(S: Tensor, first: Tensor, second: Tensor, rho: Exponential) -> tuple[Tensor, Tensor]:
-    """`log_sum` over each of two sets of candidates (anchors, candidates), which share their exponentials.
+    """`log_sums` over each of two sets of candidates (anchors, candidates), which share their exponentials.
 
     No term may underflow beside another: see `underflows`.
     """

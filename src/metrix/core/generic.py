@@ -29,7 +29,7 @@ from metrix.core.functions import (
     Log,
     Log1p,
     identity,
-    log_sum,
+    log_sums,
     two_log_sums,
     underflows,
 )
@@ -57,7 +57,8 @@ class Row:
     needs_positive: bool = field(init=False)  # whether σ⁺ of an empty sum, or a mean of none, is undefined
     needs_negative: bool = field(init=False)  # whether σ⁻ of an empty sum is
     vanishes: bool = field(init=False)  # whether the loss of an anchor without candidates is 0
-    shares_exponentials: bool = field(init=False)  # whether both sums are of the same exponentials, under logarithms
+    of_exponentials: bool = field(init=False)  # whether both sums are of exponentials of S, under logarithms
+    shares_exponentials: bool = field(init=False)  # whether these are the same, and none vanishes beside another
 
     def __post_init__(self) -> None:
         needs = self.mean_positive or self.each_positive or not _finite_at_zero(self.sigma_pos)
@@ -67,8 +68,10 @@ class Row:
             sigma is identity or isinstance(sigma, Log1p) for sigma in (self.sigma_pos, self.sigma_neg)
         )
         object.__setattr__(self, "vanishes", zero_at_zero and not self.needs_positive)
-        rho, logs = self.rho_pos, all(isinstance(sigma, Log | Log1p) for sigma in (self.sigma_pos, self.sigma_neg))
-        shares = logs and rho == self.rho_neg and isinstance(rho, Exponential) and not underflows(rho)
+        logs = all(isinstance(sigma, Log | Log1p) for sigma in (self.sigma_pos, self.sigma_neg))
+        of = logs and all(isinstance(rho, Exponential) for rho in (self.rho_pos, self.rho_neg))
+        shares = of and self.rho_pos == self.rho_neg and not underflows(self.rho_neg)  # type: ignore[arg-type]
+        object.__setattr__(self, "of_exponentials", of)
         object.__setattr__(self, "shares_exponentials", shares and not self.mean_positive)
 
     @property
@@ -126,8 +129,12 @@ def terms(row: Row, compared: Comparison) -> Terms:
     if row.mean_positive:
         total = sum_of(S, w.pos)
         of_pos = w.pos / _aligned(torch.where(total > 0, total, 1.0), S)
-    pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, of_pos)
-    neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
+    if row.of_exponentials:
+        of_pos, of_neg = log_sums(S, (of_pos, row.rho_pos), (w.neg, row.rho_neg))  # type: ignore[arg-type]
+        pos, neg = row.sigma_pos.of_log(of_pos), row.sigma_neg.of_log(of_neg)  # type: ignore[attr-defined]
+    else:
+        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, of_pos)
+        neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
     return Terms(pos, neg, _is_defined(row, compared, w))
 
 
@@ -161,7 +168,7 @@ def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tenso
     if isinstance(sigma, Log | Log1p) and isinstance(rho, Exponential | ArcExponential | CircleExponential):
         if not isinstance(rho, Exponential):
             S, rho = rho.exponent(S), Exponential(rho.scale)
-        return sigma.of_log(log_sum(S, w, rho))
+        return sigma.of_log(log_sums(S, (w, rho))[0])
     counts = w if w.dtype == torch.bool else w > 0
     # similarity 0 in place of what does not count: ρ or its derivative may be infinite there
     values = rho(torch.where(counts, S, 0.0))
