@@ -135,8 +135,9 @@ def _exact(vectors: Vectors, queries: np.ndarray) -> np.ndarray:
 
 
 def duplicates(count: int | None = None) -> list[dict[str, Any]]:
-    """Duplicates in an exact index, of which a twentieth is one vector."""
+    """Duplicates in an index, of which a twentieth is one vector; it has cells, as exact search takes an hour."""
     from metrix.search import Index, Items
+    from metrix.search.settings import Settings
 
     count = count or DUPLICATES_COUNT
     rng = np.random.default_rng(0)
@@ -145,7 +146,7 @@ def duplicates(count: int | None = None) -> list[dict[str, Any]]:
     x[same] = x[same[0]]
     folder = _make_folder(4 * DUPLICATES_DIM * count)
     try:
-        Index.create(folder / "copies.index", [Items.read(x)])
+        Index.create(folder / "copies.index", [Items.read(x)], "ivf", settings=Settings(probes=8))
         groups, seconds, peak = _alone(find_alone, folder / "copies.index")
     finally:
         shutil.rmtree(folder)
