@@ -125,6 +125,7 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path) -> None:
     assert again["seconds"] == times  # of the runs, which are not trained again
 
 
+@pytest.mark.filterwarnings("ignore:the time of 1 run could not be measured")
 def test_a_run_that_cannot_be_is_reported(tmp_path: Path) -> None:
     ended = metrix("reproduce", "positivity", *MINI[:2], "--train-classes", 10_000, "--seeds", 1, "-o", tmp_path)
     assert ended.code == 1

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from metrix.errors import MetrixWarning
 from metrix.experiments.cells import Cell, CellStore, config_of_record
 from metrix.files import write_json
 from metrix.messages import count, format_duration
@@ -123,6 +125,14 @@ def calibrate(
         except BrokenPipeError:  # the process has died; the runs will tell why
             found += [0.0] * (len(configs) - len(found))
         report("timing the parts of runs", len(configs), len(configs))
+    unknown = found.count(0.0)
+    if unknown:
+        warnings.warn(
+            f"the time of {count(unknown, 'run')} could not be measured and counts as 0 in the announced time; the run "
+            "will say why",
+            MetrixWarning,
+            stacklevel=2,
+        )
     return start, found
 
 
