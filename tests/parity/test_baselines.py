@@ -185,7 +185,7 @@ def test_recall_at_k_with_the_authors_rank_temperatures(name):
     ks, ones = (1, 2, 1000), (1.0, 1.0, 1.0)  # 1,000 is clipped to the batch
     expected = literal_baselines.recall_at_k(F.normalize(x, dim=1), labels, ks, 0.1, ones)
     compare(losses.RecallAtK(ks, temperature=0.1, rank_temperature=ones)(x, labels), expected, x)
-    with pytest.raises(InvalidInput, match="one for each of the 3 ks, got \\(1.0, 1.0\\)"):
+    with pytest.raises(InvalidInput, match="one for each of the 3 ks"):
         losses.RecallAtK(ks, rank_temperature=(1.0, 1.0))
 
 
