@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
 from metrix import data
+from metrix.data.survey import map_in_order
 from metrix.errors import MetrixWarning
 
 from .conftest import damage
@@ -43,3 +45,11 @@ def test_verification_can_be_left_out(photos: Path, own_cache: Path) -> None:
     damage(photos / "class1" / "0.png")
     assert data.open(photos, verify=False).broken == ()
     assert not own_cache.exists()
+
+
+def test_what_is_not_asked_for_leaves_the_filters_of_warnings_alone() -> None:
+    left = map_in_order(abs, range(10), workers=1)
+    next(left)
+    with pytest.warns(UserWarning, match="told"):  # noqa: PT031
+        left.close()  # as when it is collected, at any time
+        warnings.warn("told", UserWarning, stacklevel=1)

@@ -183,7 +183,7 @@ def test_a_killed_study_loses_nothing_and_two_processes_finish_it(tmp_path: Path
     assert StudyFolder(folder).count_running() >= 1  # the killed process left it
     both = [start_process("--resume", str(folder)), start_process("--join", str(folder))]
     ended = [(*process.communicate(timeout=300), process.returncode) for process in both]
-    assert [code for _, _, code in ended] == [0, 0], ended
+    assert [code for _, _, code in ended] == [0, 0], "\n".join(err for _, err, _ in ended)
     study = StudyFolder(folder)
     assert study.count_trials() == dict.fromkeys(METHODS, 5)
     assert study.count_running() == 0

@@ -147,13 +147,16 @@ def decode_all(
 
 
 def map_in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None) -> Iterator[Result]:
-    """Results of `work` in the order of the items, computed by threads (decoding releases the GIL)."""
+    """Results of `work` in the order of the items, computed by threads (decoding releases the GIL).
+
+    Pillow warns about odd metadata in images that decode correctly: from here on its warnings are ignored, for good.
+    Filters that were put back at the end would be those of the whole process, and the end that of the last result,
+    which may never be asked for.
+    """
     workers = workers or os.cpu_count() or 1
     block = 64 * workers  # bounds how many results wait in memory
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     with contextlib.ExitStack() as stack:
-        # Pillow warns about odd metadata in images that decode correctly.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
         pool = stack.enter_context(ThreadPoolExecutor(workers))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         for start in range(0, len(items), block):
