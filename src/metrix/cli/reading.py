@@ -58,6 +58,18 @@ Store = Annotated[  # for verbs that build or open an index
         show_default="faiss",
     ),
 ]
+Dim = Annotated[
+    int | None,
+    typer.Option(
+        "--dim",
+        min=1,
+        help="take only the first numbers of each embedding, as many as --matryoshka was trained for; all by default",
+        show_default=False,
+    ),
+]
+ForceDim = Annotated[
+    bool, typer.Option("--force-dim", help="take a prefix with --dim that the model was not trained for")
+]
 FollowLinks = Annotated[
     bool,
     typer.Option(
@@ -66,15 +78,45 @@ FollowLinks = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+ImageColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--image-column",
+        help="column of images in Parquet files and data of Hugging Face, if there are several",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--label-column",
+        help="column of labels in Parquet files and data of Hugging Face, if there are several",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 
 
-def choose_reading(max_bad: float | None, root: Path | None, follow_links: bool) -> dict[str, Any]:
+def choose_reading(
+    max_bad: float | None,
+    root: Path | None,
+    follow_links: bool,
+    image_column: str | None = None,
+    label_column: str | None = None,
+) -> dict[str, Any]:
     """The settings that were given, for `open_run(reading=…)`.
 
     >>> choose_reading(3.0, None, False)
     {'max_bad': 3.0}
     """
-    given = {"max_bad": max_bad, "root": None if root is None else str(root), "follow_links": follow_links or None}
+    given = {
+        "max_bad": max_bad,
+        "root": None if root is None else str(root),
+        "follow_links": follow_links or None,
+        "image_column": image_column,
+        "label_column": label_column,
+    }
     return {key: value for key, value in given.items() if value is not None}
 
 
