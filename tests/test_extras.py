@@ -76,6 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
         ("matplotlib", "analyze positivity run", "report"),
         ("matplotlib", "threshold run --far 0.01", "report"),
         ("matplotlib", "reproduce positivity --quick", "report"),
+        ("optuna", "reproduce reality-check --trials 2", "tune"),
         ("onnx", "export run --onnx new.onnx", "onnx"),
         ("fastapi", "serve photos.index", "serve"),
         ("fastapi", "explore run", "serve"),
@@ -134,8 +135,8 @@ def test_the_table_is_that_of_pyproject() -> None:
     base = names(project["dependencies"])
     # make wheel-test installs not all extras
     modules = [module for module in EXTRAS if module in packages]
-    if "METRIX_WHEEL" not in os.environ:  # MLflow needs older versions of packages than those of constraints.txt
-        assert {*EXTRAS} - {*modules} <= {"mlflow"}
+    if "METRIX_WHEEL" not in os.environ:
+        assert {*EXTRAS} == {*modules}
     assert "faiss" in modules
     for module, extra in ((module, EXTRAS[module]) for module in modules):
         of_extra = names(project["optional-dependencies"][extra])

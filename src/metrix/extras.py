@@ -26,6 +26,7 @@ EXTRAS = {  # the module that is imported: the extra of metrix that installs it
     "milvus_lite": "milvus",
     "pillow_heif": "heic",
     "sentence_transformers": "text",
+    "datasets": "hf",
     "optuna": "tune",
     "wandb": "wandb",
     "mlflow": "mlflow",

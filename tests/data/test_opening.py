@@ -6,6 +6,8 @@ import pytest
 
 from metrix import data
 from metrix.errors import ChoiceError, DataError, MetrixWarning
+from metrix.train.config import Config
+from metrix.train.data_place import with_absolute_paths
 
 from .conftest import damage
 
@@ -16,7 +18,7 @@ from .conftest import damage
         ("glyhps", "did you mean 'glyphs'"),
         (
             "no/such/folder",
-            r"neither a built-in one nor an existing file or folder.*cub, cars, sop, inshop, folder, shards, manifest",
+            r"neither a built-in one nor an existing file or folder.*cub, cars, sop, inshop, folder, shards, parquet, hf, manifest",
         ),
         ("cub:no/such/folder", "no dataset 'no/such/folder': neither"),
     ],
@@ -24,6 +26,15 @@ from .conftest import damage
 def test_unknown_specs(spec: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         data.open(spec)
+
+
+@pytest.mark.parametrize("spec", ["", "hf:", "cub:", "folder:"])
+def test_nothing_is_not_the_current_folder(spec: str, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    with pytest.raises(DataError, match=r"expected a name or a path.*, got none"):
+        data.open(spec)
+    with pytest.raises(DataError, match=r"expected a name or a path.*, got none"):
+        with_absolute_paths(Config().with_values({"data": spec}))
 
 
 def test_unknown_choices(photos: Path) -> None:

@@ -63,7 +63,9 @@ def prune_command(
     kinds: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KIND", help="images, activations, decoded, glyphs or maps; all by default", show_default=False
+            metavar="KIND",
+            help="images, activations, decoded, glyphs, pools or maps; all by default",
+            show_default=False,
         ),
     ] = None,
     unused: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metrix.cli.reading import PANEL, FollowLinks, Root, parse_max_bad
+from metrix.cli.reading import PANEL, FollowLinks, ImageColumn, LabelColumn, Root, parse_max_bad
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ def add_to(app: typer.Typer) -> None:
 def check_command(
     spec: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="glyphs, a folder, a manifest, vectors, or LAYOUT:PATH such as cub:PATH"),
+        typer.Argument(
+            metavar="DATA",
+            help="glyphs, a folder, a manifest, Parquet files with images, hf:owner/name, vectors, or LAYOUT:PATH "
+            "such as cub:PATH",
+        ),
     ],
     unseen: Annotated[float, typer.Option(help="share of a folder's classes kept for testing")] = 0.5,
     split_seed: Annotated[int, typer.Option(min=0, help="seed of the split into seen and unseen classes")] = 0,
@@ -39,7 +43,8 @@ def check_command(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest, vectors",
+            help="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest, parquet, "
+            "hf, vectors",
             show_default=False,
         ),
     ] = None,
@@ -54,6 +59,8 @@ def check_command(
     ] = 0.01,
     root: Root = None,
     follow_links: FollowLinks = False,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
     """Check a dataset: classes and images, unreadable files, copies, and how training would split it.
@@ -83,6 +90,8 @@ def check_command(
             layout=layout,
             root=root,
             follow_links=follow_links,
+            image_column=image_column,
+            label_column=label_column,
             max_bad=parse_max_bad(max_bad) or 0,
             leaks=leaks,
             flips=flips,
@@ -93,11 +102,12 @@ def check_command(
     if json_output:
         typer.echo(json.dumps(report.to_dict()))
     else:
-        _print(report, csv)
+        columns = {"--image-column": image_column, "--label-column": label_column}
+        _print(report, csv, [word for flag, name in columns.items() if name for word in (flag, name)])
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _print(report: CheckReport, csv: Path | None) -> None:
+def _print(report: CheckReport, csv: Path | None, columns: list[str]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -137,7 +147,7 @@ def _print(report: CheckReport, csv: Path | None) -> None:
     if csv is not None:
         Console(stderr=True, soft_wrap=True).print(f"written: [cyan]{escape(str(csv))}[/]", highlight=False)
     if report.ok:
-        print_next((command("metrix", "train", report.spec), "train on it"))
+        print_next((command("metrix", "train", report.spec, *columns), "train on it"))
 
 
 def _tabulate_leaks(report: CheckReport) -> Table:

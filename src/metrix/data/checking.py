@@ -81,6 +81,8 @@ def check(
     layout: str | None = None,
     root: str | os.PathLike[str] | None = None,
     follow_links: bool = False,
+    image_column: str | None = None,
+    label_column: str | None = None,
     max_bad: int | float = MAX_BAD,
     leaks: bool = False,
     flips: bool = False,
@@ -97,6 +99,8 @@ def check(
         layout: the layout, if it is not recognised.
         root: folder of a manifest's paths.
         follow_links: allow symbolic links that lead outside the folder of the data.
+        image_column: the column of images in Parquet files and data of Hugging Face.
+        label_column: the column of labels there.
         max_bad: how many images may be broken.
         leaks: look for near-copies of training images in the test part: re-encoded, or of another size.
         flips: also for mirrored ones.
@@ -110,7 +114,15 @@ def check(
     text = os.fspath(spec)
     try:
         catalogue = read_catalogue(
-            spec, unseen=unseen, seed=seed, layout=layout, root=root, follow_links=follow_links, progress=progress
+            spec,
+            unseen=unseen,
+            seed=seed,
+            layout=layout,
+            root=root,
+            follow_links=follow_links,
+            image_column=image_column,
+            label_column=label_column,
+            progress=progress,
         )
         found = survey(catalogue)
     except DataError as error:

@@ -68,6 +68,15 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         """Paths of the images, relative to the root of the dataset."""
         return tuple(self._source.catalogue.paths[i] for i in self.indices.tolist())
 
+    def fingerprint(self) -> str:
+        """SHA-256 of the data that it is a part of: see `Catalogue.fingerprint`."""
+        return self._source.catalogue.fingerprint()
+
+    @property
+    def layout(self) -> str:
+        """The layout of the data that it is a part of, such as `folder`."""
+        return self._source.catalogue.layout
+
     @property
     def sequences(self) -> NDArray[np.str_] | None:
         """The sequence of each image, "" for none; None if the dataset has no sequences."""
@@ -92,6 +101,12 @@ class Part(torch.utils.data.Dataset[tuple[Tensor, int]]):
         """A copy of this part with another transform; `seed` is that of its random numbers."""
         other = copy.copy(self)
         other.transform, other.seed, other._epoch = transform, seed, _shared_zero()
+        return other
+
+    def select(self, rows: NDArray[np.int64]) -> Part:
+        """Some of the images, with their labels; classes keep their numbers."""
+        other = copy.copy(self)
+        other.indices, other.labels = self.indices[rows], self.labels[torch.from_numpy(rows)]
         return other
 
     def image(self, index: int) -> Tensor:

@@ -38,7 +38,11 @@ KINDS: dict[str, CacheKind] = {
     "activations": CacheKind("of frozen networks (--freeze-to, --views)", r"activations-[0-9a-f]{20}"),
     "decoded": CacheKind("which photos can be read, and their sizes", r"[0-9a-f]{32}\.json"),
     "members": CacheKind("indexes of tar files in folders that are read-only", r"[0-9a-f]{32}\.members"),
+    "tables": CacheKind(
+        "indexes of images in Parquet files, and those of large row groups", r"[0-9a-f]{32}\.(npy|images)"
+    ),
     "glyphs": CacheKind("the drawn characters of glyphs and glyphs-mini", r"glyphs(-mini)?-.+\.npz"),
+    "pools": CacheKind("embeddings of unlabelled images (metrix suggest)", r"[0-9a-f]{32}"),
     "maps": CacheKind("t-SNE maps of metrix explore and serve", r"[0-9a-f]{32}\.npy"),
 }
 
@@ -165,7 +169,7 @@ def _delete(entry: CacheEntry) -> str:
     """Delete an entry; returns why it had to stay, or nothing."""
     path = entry.path
     with ExitStack() as stack:
-        if entry.kind == "images" and not path.name.startswith("."):
+        if entry.kind in ("images", "pools") and not path.name.startswith("."):
             own = path.with_name(f"{path.name.partition('.')[0]}.lock")
             try:
                 stack.enter_context(lock(own, wait=False))

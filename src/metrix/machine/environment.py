@@ -21,6 +21,7 @@ EXTRAS = {
     "serve": "metrix serve and metrix explore",
     "milvus": "indexes in Milvus",
     "text": "MetrixLoss in the trainer of sentence-transformers",
+    "hf": "data of Hugging Face (--data hf:owner/name)",
     "tune": "metrix tune",
     "wandb": "metrix train --log wandb",
     "mlflow": "metrix train --log mlflow",

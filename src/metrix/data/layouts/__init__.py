@@ -11,7 +11,8 @@ from pathlib import Path
 
 from metrix.core.choices import Choice, by_name
 from metrix.data.catalogue import Catalogue
-from metrix.data.layouts import cars, cub, folder, inshop, manifest, products, shards, vectors
+from metrix.data.layouts import cars, cub, folder, hub, inshop, manifest, products, shards, tables, vectors
+from metrix.data.layouts.table_columns import ColumnChoice
 from metrix.data.shards import SUFFIX as SHARD
 from metrix.errors import DataError, unknown_choice
 from metrix.messages import OnProgress
@@ -27,7 +28,7 @@ class Layout(Choice):
     """
 
     recognises: Callable[[Path], bool]
-    read: Callable[[Path], Catalogue]
+    read: Callable[..., Catalogue]
     official: bool = True
 
 
@@ -62,6 +63,15 @@ LAYOUTS: dict[str, Layout] = by_name(
     ),
     Layout(folder.NAME, "a folder for each class", "", folder.recognises, folder.read, official=False),
     Layout(shards.NAME, "tar files of images", "", shards.recognises, shards.read, official=False),
+    Layout(tables.NAME, "Parquet files with a column of images", "", tables.recognises, tables.read, official=False),
+    Layout(
+        hub.NAME,
+        "a data set of Hugging Face: hf:owner/name, or a folder of save_to_disk",
+        "",
+        hub.recognises,
+        hub.read,
+        official=False,
+    ),
     Layout(manifest.NAME, "a CSV, TSV or Parquet table", "", manifest.recognises, manifest.read, official=False),
     Layout(
         vectors.NAME,
@@ -80,18 +90,23 @@ def read(
     root: Path | None = None,
     *,
     follow_links: bool = False,
+    columns: ColumnChoice = ColumnChoice(),  # noqa: B008 - it cannot change
     progress: OnProgress | None = None,
 ) -> Catalogue:
     """The catalogue of the dataset at a path.
 
     Args:
-        path: a folder, a manifest, a tar file, or a pattern of tar files.
+        path: a folder, a manifest, a Parquet file, a tar file, or a pattern of tar files.
         layout: a name of `LAYOUTS`; recognised if None.
         root: the folder that the paths of a manifest are relative to; by default the manifest's own.
         follow_links: allow symbolic links that lead outside the root, and look into folders behind links.
-        progress: called with (tar files done, tar files in all) while their members are listed.
+        columns: those of images and labels in Parquet files, if they are not to be found.
+        progress: called with (files done, files in all) while images in tar files or Parquet files are listed.
     """
-    return replace(_read(path, layout, root, follow_links, progress), follow_links=follow_links)
+    found = _read(path, layout, root, follow_links, columns, progress)
+    if found.layout not in (tables.NAME, hub.NAME):
+        columns.refuse(f"the layout {found.layout}")
+    return replace(found, follow_links=follow_links or found.follow_links)
 
 
 def exists(path: Path) -> bool:
@@ -100,7 +115,12 @@ def exists(path: Path) -> bool:
 
 
 def _read(
-    path: Path, layout: str | None, root: Path | None, follow_links: bool, progress: OnProgress | None
+    path: Path,
+    layout: str | None,
+    root: Path | None,
+    follow_links: bool,
+    columns: ColumnChoice,
+    progress: OnProgress | None,
 ) -> Catalogue:
     if layout is not None and layout not in LAYOUTS:
         raise unknown_choice("layout", layout, LAYOUTS)
@@ -114,6 +134,12 @@ def _read(
         if root is not None:
             raise DataError(f"root={root} with the tar files {path}: root (--root) is for manifests only; remove it")
         return shards.read(path, follow_links, progress)
+    if layout == tables.NAME or (layout is None and path.is_file() and tables.recognises(path)):
+        if root is not None:
+            raise DataError(f"root={root} with the images of {path}: root (--root) is for manifests only; remove it")
+        return tables.read(path, columns, progress)
+    if layout == hub.NAME or (layout is None and hub.recognises(path)):
+        return hub.read(str(path), columns, progress)
     if layout == manifest.NAME or (layout is None and path.is_file()):
         if not manifest.recognises(path):
             raise DataError(
@@ -136,6 +162,8 @@ def _read(
             f"{path} does not have the files of the layout {layout!r} ({LAYOUTS[layout].line}); "
             "check the path, or remove the layout to have it recognised"
         )
+    if tables.recognises(path):
+        return tables.read(path, columns, progress)
     return shards.read(path, follow_links, progress) if shards.recognises(path) else folder.read(path, follow_links)
 
 

@@ -9,7 +9,8 @@ OpenMetricLearning writes them, they are what is measured in the end instead. `x
 `category` a group of classes. Images with the same `sequence` (frames of one track, photos of one shoot) do not count
 for each other when retrieval is measured. Other columns are ignored, but a name that looks misspelt is an error. Values
 of a .csv file may be separated by commas, semicolons (as spreadsheets in many countries write them) or tabs: its first
-line decides. Names of these columns may be in capitals, and paths may have the backslashes of Windows.
+line decides. Names of these columns may be in capitals, and paths may have the backslashes of Windows. A table of
+decisions, as `metrix label` writes it, stands for the images that have a label by the last of them.
 
 Images to index or to search with are read by the same functions (`metrix.retrieve.image_lists`).
 """
@@ -25,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from metrix.data.catalogue import UNSPLIT, Box, Catalogue, ImageRow
+from metrix.data.layouts.decided import is_history, keep_last
 from metrix.data.paths import leaves_root
 from metrix.errors import DataError, unknown_choice
+from metrix.files import describe_failure
 
 NAME = "manifest"
 SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -48,12 +51,13 @@ def recognises(path: Path) -> bool:
 def read(path: Path, root: Path | None = None) -> Catalogue:
     """The catalogue of a table; paths in it are relative to `root`, by default the table's folder."""
     base = (root or path.parent).resolve()
-    table = read_columns(path)
+    table, left_out = _read_last(path)
     _check_columns(path, list(table))
     sets = SETS in table
     if sets:
-        table["label"] = [_join_labels(f"{path}, row {n}", cell) for n, cell in enumerate(table[SETS], start=1)]
+        table["label"] = [join_labels(f"{path}, row {n}", cell) for n, cell in enumerate(table[SETS], start=1)]
     splits, notes = choose_splits(table.get("split", []))
+    notes += [left_out] if left_out else []
     rows = [
         _parse_row(f"{path}, row {number}", dict(zip(table, values, strict=True)), base, splits)
         for number, values in enumerate(zip(*table.values(), strict=True), start=1)
@@ -61,10 +65,10 @@ def read(path: Path, root: Path | None = None) -> Catalogue:
     return Catalogue.from_rows(NAME, base, rows, notes=notes, separator=SEPARATOR if sets else None)
 
 
-def _join_labels(where: str, cell: Any) -> str:
+def join_labels(where: str, cell: Any) -> str:
     """The name of the set of labels in a cell: the labels in alphabetical order, each once.
 
-    >>> _join_labels("row 1", "sea| sand|sea")
+    >>> join_labels("row 1", "sea| sand|sea")
     'sand|sea'
     """
     texts = [read_cell(x) for x in cell] if isinstance(cell, list | tuple) else read_cell(cell).split(SEPARATOR)
@@ -88,9 +92,21 @@ def choose_splits(values: Sequence[Any]) -> tuple[Mapping[str, str], list[str]]:
 def read_columns(path: Path) -> dict[str, list[Any]]:
     """The columns of a table: text of a .csv or .tsv file, values of a .parquet file; known names in small letters.
 
+    Of a table of decisions, as `metrix label` writes it, the last one on each image.
+
     Raises:
         DataError: it cannot be read, or a column comes twice.
     """
+    return _read_last(path)[0]
+
+
+def _read_last(path: Path) -> tuple[dict[str, list[Any]], str]:
+    table = read_history(path)
+    return keep_last(table, ("path", *BOX)) if is_history(table) else (table, "")
+
+
+def read_history(path: Path) -> dict[str, list[Any]]:
+    """The columns of a table as `read_columns` gives them, with all lines of a table of decisions."""
     table = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     names = [_known_name(name) for name in table]
     _refuse_repeated(path, names)
@@ -137,6 +153,8 @@ def read_csv(path: Path) -> dict[str, list[Any]]:
             lines = [line for line in csv.reader(file, strict=True, delimiter=delimiter) if line]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a table of text in UTF-8 (CSV or TSV): {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {describe_failure(error)}; expected a table (CSV or TSV)") from error
     if not lines:
         raise DataError(f"{path} is empty; expected the columns {', '.join(NEEDED)}")
     header = [name.strip() for name in lines[0]]
@@ -169,7 +187,7 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
         _refuse_repeated(path, schema.names)
         for name in set(NEEDED) & set(schema.names):
             kind = schema.field(name).type
-            if not _is_plain(kind):
+            if not is_plain(kind):
                 raise DataError(f"{path}: column {name!r}: expected text or integers, got {kind}")
         table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
     except DataError:
@@ -179,7 +197,7 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
     return table
 
 
-def _is_plain(kind: Any) -> bool:
+def is_plain(kind: Any) -> bool:
     """Whether values of a type of pyarrow are texts, integers, or the floats that integers with gaps become."""
     from pyarrow import types
 
