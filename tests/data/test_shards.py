@@ -23,7 +23,7 @@ from ..shards import pack, write_tar
 
 @pytest.fixture(autouse=True)
 def nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_shards", shards._Shards())
+    monkeypatch.setattr(shards, "_shards", shards._OpenFiles(shards.Shard))
 
 
 @pytest.fixture

@@ -43,6 +43,17 @@ def test_training_is_random_resized_crop_and_flip() -> None:
     assert torch.allclose(data.train_transform(48)(image), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 20_000), (20_001, 1), (3, 40_000)])
+def test_a_strip_is_cut_before_it_is_enlarged(shape: tuple[int, int]) -> None:
+    image, sizes = picture(*shape), []
+    transform = data.inference_transform(28)
+    resize = next(step for step in transform.view.transforms if isinstance(step, v2.Resize))
+    resize.register_forward_hook(lambda module, given, resized: sizes.append(resized.shape[-2:].numel()))
+    seen = transform(image)
+    assert sizes[0] < 32 * 32 * 110, "some kilobytes of a file would take gigabytes"
+    assert torch.allclose(seen, reference(v2.Resize(32, antialias=True), v2.CenterCrop(28))(image), atol=1e-5)
+
+
 def test_mean_and_std_are_options() -> None:
     white = torch.full((3, 40, 40), 255, dtype=torch.uint8)
     values = data.inference_transform(32, mean=(0.498,) * 3, std=(0.502,) * 3)(white)

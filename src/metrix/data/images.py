@@ -244,10 +244,16 @@ def _find_source(path: Any) -> Any:
         member = find_member(path)
         if member is None:
             raise
-        return io.BytesIO(member[0].read(member[1]))
+        return io.BytesIO(_require_bytes(member[0].read(member[1])))
     if not stat.S_ISREG(mode):
         raise DataError("not a regular file")
     return path
+
+
+def _require_bytes(content: bytes) -> bytes:
+    if not content:
+        raise DataError("there is no image: it has no bytes")
+    return content
 
 
 def _describe_size(pixels: int) -> str:

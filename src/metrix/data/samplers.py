@@ -66,17 +66,28 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 class RandomSampler(BatchSampler):
     """Every image once per epoch, in random order; the last batch is filled up with images drawn again.
 
+    With `batches`, an epoch has so many, and images come again only after all others.
+
     >>> [sorted(batch) for batch in RandomSampler(4, batch_size=4)]
     [[0, 1, 2, 3]]
     """
 
-    def __init__(self, size: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        batches: int | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         if not 1 <= batch_size <= size:
             raise InvalidInput(
                 f"batch_size: expected an integer from 1 to the number of examples, {size}, got {batch_size}"
             )
         _require_enough("batch_size", batch_size, world_size)
-        super().__init__(-(-size // batch_size), seed, rank, world_size, batch_size)
+        super().__init__(-(-size // batch_size) if batches is None else batches, seed, rank, world_size, batch_size)
         self.size = size
 
     def _global_batches(self, rng: np.random.Generator) -> Iterator[list[int]]:

@@ -1,6 +1,6 @@
-"""Images in tar files ("shards"), read where they are: a path such as `photos-000.tar/cats/1.jpg` names one.
+"""Images in tar files ("shards") and tables, read where they are: `photos-000.tar/cats/1.jpg` is the path of one.
 
-A process keeps the shards that it read last open, one file each, and its threads read from any place of them.
+A process keeps the files that it read last open, and its threads read from any place of them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import stat
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
+from metrix.data.image_tables import SUFFIXES as TABLES
+from metrix.data.image_tables import ImageTable
 from metrix.data.member_index import ImageStatus, open_member_index
 from metrix.data.tar_members import Listing, ReadAt
 
 SUFFIX = ".tar"
-MOST_OPEN = 128  # shards in a process, with two files each
-_IN_SHARD = re.compile(r"\.tar(?=[/\\])", re.IGNORECASE)
+MOST_OPEN = 128  # shards and tables in a process, with two files each
+_IN_FILE = re.compile(rf"({'|'.join(map(re.escape, (SUFFIX, *TABLES)))})(?=[/\\])", re.IGNORECASE)
 
 PathText = str | os.PathLike[str]
+Opened = TypeVar("Opened")
 
 
 class NotRegularError(OSError):
@@ -79,32 +84,40 @@ def open_shard(path: PathText) -> Shard:
         OSError: there is no such file.
         DataError: it is not a tar file, or damaged.
     """
-    place = os.fspath(path)
-    status = os.stat(place)
-    return _shards.get(place, ImageStatus(status.st_size, status.st_mtime_ns))
+    return _shards.get(os.fspath(path))
 
 
-def find_member(path: PathText) -> tuple[Shard, str] | None:
-    """The shard that a path leads into, and the name of the member; None if no tar file is on the way.
+def open_table(path: PathText) -> ImageTable:
+    """A Parquet or Arrow file with images.
 
     Raises:
-        DataError: the shard is damaged.
+        OSError: there is no such file.
+    """
+    return _tables.get(os.fspath(path))
+
+
+def find_member(path: PathText) -> tuple[Shard | ImageTable, str] | None:
+    """The tar file or table that a path leads into, and the name of the image in it; None if none is on the way.
+
+    Raises:
+        DataError: the tar file is damaged.
     """
     text = os.fspath(path)
-    for found in _IN_SHARD.finditer(text):
+    for found in _IN_FILE.finditer(text):
         place = text[: found.end()]
         if os.path.isfile(place):
-            return open_shard(place), text[found.end() + 1 :].replace(os.sep, "/")
+            name = text[found.end() + 1 :].replace(os.sep, "/")
+            return (open_shard(place) if found[0].lower() == SUFFIX else open_table(place)), name
     return None
 
 
 def image_status(path: PathText) -> ImageStatus:
-    """Size and modification time of an image: a regular file, or a member of a shard, which has the shard's time.
+    """Size and modification time of an image: a regular file, or in a tar file or table, which has that file's time.
 
     Raises:
         NotRegularError: it is a folder, a pipe or a device.
         OSError: there is none.
-        DataError: the shard is damaged.
+        DataError: the tar file or the table is damaged.
     """
     try:
         status = os.stat(path)
@@ -118,22 +131,27 @@ def image_status(path: PathText) -> ImageStatus:
     return ImageStatus(status.st_size, status.st_mtime_ns)
 
 
-class _Shards:
-    """The shards that are open in this process: those that were used last."""
+class _OpenFiles(Generic[Opened]):
+    """The files that are open in this process: those that were used last."""
 
-    def __init__(self) -> None:
-        self._open: OrderedDict[str, Shard] = OrderedDict()
+    def __init__(self, opener: Callable[[str, ImageStatus], Opened]) -> None:
+        self._opener = opener
+        self._open: OrderedDict[str, tuple[ImageStatus, Opened]] = OrderedDict()
         self._alone = threading.Lock()
 
-    def get(self, path: str, status: ImageStatus) -> Shard:
+    def get(self, path: str) -> Opened:
+        found = os.stat(path)
+        status = ImageStatus(found.st_size, found.st_mtime_ns)
         with self._alone:
             known = self._open.get(path)
-            if known is not None and known.status == status:
+            if known is not None and known[0] == status:
                 self._open.move_to_end(path)
-                return known
-        opened = Shard(path, status)  # not under the lock: a dead network file system holds up its own shards only
+                return known[1]
+        opened = self._opener(
+            path, status
+        )  # not under the lock: a dead network file system holds up its own files only
         with self._alone:
-            self._open[path] = opened
+            self._open[path] = status, opened
             self._open.move_to_end(path)
             while len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)
@@ -144,9 +162,11 @@ class _Shards:
         self._alone = threading.Lock()
 
 
-_shards = _Shards()
+_shards = _OpenFiles(Shard)
+_tables = _OpenFiles(ImageTable)
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_shards.forget)
+    os.register_at_fork(after_in_child=_tables.forget)
 
 
 def _reader(number: int) -> ReadAt:

@@ -23,6 +23,7 @@ Transform = Callable[[Tensor], Tensor]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 AUGMENTATIONS = ("standard", "none")
+LONGEST = 100  # times its shorter side: what a longer image has beyond is not enlarged, since no crop shows it
 
 
 @runtime_checkable
@@ -118,7 +119,15 @@ def inference_transform(
     _require_sizes(size=size, resize=resize)
     if resize < size:
         raise DataError(f"resize: expected at least size={size}, got {resize}")
-    return PhotoTransform(v2.Compose([v2.Resize(resize, antialias=True), v2.CenterCrop(size)]), mean, std)
+    return PhotoTransform(v2.Compose([_cut_ends, v2.Resize(resize, antialias=True), v2.CenterCrop(size)]), mean, std)
+
+
+def _cut_ends(image: Tensor) -> Tensor:
+    """The middle of a very long image: enlarged whole, 3 kB of a strip of 1 x 1,000,000 pixels would be gigabytes."""
+    height, width = image.shape[-2:]
+    most = LONGEST * min(height, width)
+    top, left = (max(0, side - most) // 2 for side in (height, width))
+    return image[..., top : height - top, left : width - left]
 
 
 class GlyphTransform:
