@@ -52,6 +52,15 @@ def test_embedding_mixup(name):
     )
 
 
+@pytest.mark.parametrize("name", ["multi-similarity", "proxy-anchor", "proxy-nca++"])
+def test_prefixes(name):
+    def make():
+        loss, generator = TABLE[name].build(CLASSES, DIM), torch.Generator().manual_seed(1)
+        return Metrix(loss, "embed", "pos-neg", generator=generator, matryoshka=(2, 5))
+
+    assert_compiles(make)
+
+
 @pytest.mark.parametrize("kind", ["pos-neg", "neg-neg"])
 def test_kernels_of_the_compiler(kind):
     """λ in particular: integers that overflow, in kernels of the compiler's own."""

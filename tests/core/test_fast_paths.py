@@ -13,9 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from metrix import Metrix, MetrixWarning, PoolLinear, losses
+from metrix.core.comparison import Comparison
 from metrix.core.compute import blocks, recompute
 from metrix.core.compute import max_plus as maxplus
 from metrix.core.compute.max_plus import TorchKernel, max_plus_linear
+from metrix.core.functions import Exponential
+from metrix.core.generic import loss_per_anchor
+from metrix.core.log_sums import is_empty, log2_of_weights, log_sums
 from tests.losses_table import TABLE, WITH_KINDS
 
 N, DIM, CLASSES = 14, 6, 5
@@ -259,6 +263,30 @@ def test_one_positive_keeps_a_small_loss_and_its_gradient():
     exact = 2.0 * math.exp(-64.0 * 0.65)
     assert value.item() == pytest.approx(exact, rel=1e-5)
     assert loss.proxies.grad.abs().max() == pytest.approx(64.0 * exact / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.roles == "proxy candidates"])
+def test_one_positive_by_number_is_one_positive_among_labels(name):
+    loss, S = TABLE[name].build(CLASSES, DIM), double((N, CLASSES)).tanh().requires_grad_()
+    positive = LABELS.unsqueeze(1)
+    marked = positive == torch.arange(CLASSES)
+    found = [
+        value_and_gradients(loss_per_anchor(loss.row, Comparison(S, Y, valid))[0].square().sum(), [S])
+        for Y, valid in ((positive, torch.ones(1, 1, dtype=torch.bool)), (marked, torch.ones_like(marked)))
+    ]
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_exponentials_keep_terms_of_any_size(dtype):
+    """Beside their largest term, others vanish or are below the smallest normal number."""
+    S = torch.tensor([[1.0, 0.2, -0.2, -1.0], [0.0, -0.9, -0.95, -1.0]], dtype=dtype, requires_grad=True)
+    weights = torch.tensor([[0.25, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]], dtype=dtype)
+    (found,) = log_sums(S, [Exponential(400.0, 0.5)], lambda S: log2_of_weights(weights, dtype).unsqueeze(0))
+    exact = (400.0 * (S.detach().double() - 0.5) + weights.double().log()).logsumexp(1)
+    assert found[0].item() == pytest.approx(exact[0].item(), rel=1e-6)
+    assert is_empty(found).tolist() == [False, True]
+    assert torch.autograd.grad(found[0], S)[0][0].tolist() == [400.0, pytest.approx(0.0, abs=1e-30), 0.0, 0.0]
 
 
 def test_nca_with_one_factor_says_that_the_mixed_loss_has_no_gradient():

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from metrix import Clean, MetrixError, losses
-from metrix.errors import describe_value
+from metrix.errors import ShapeError, describe_value
 from metrix.train.names import LOSSES, METHODS
 
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
@@ -106,6 +106,9 @@ def test_a_setting_is_refused_in_words_or_gives_a_finite_loss(case: str) -> None
         made = build_or_refuse(lambda settings=settings: make(**settings))
         if isinstance(made, MetrixError):
             assert says_what_is_wrong(made, parameter, value), f"{describe_value(value)}: {made}"
+        elif parameter == "matryoshka" and isinstance(value, int) and value > X.shape[1]:
+            with pytest.raises(ShapeError, match="matryoshka: expected prefixes of an embedding of dimension 4"):
+                loss_and_gradients(made)
         elif parameter != "dim":  # the batch has four dimensions
             finite = [bool(found.isfinite().all()) for found in loss_and_gradients(made)]
             assert all(finite), f"{parameter}={describe_value(value)}"

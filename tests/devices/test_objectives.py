@@ -16,6 +16,9 @@ LABELS = torch.arange(CLASSES).repeat_interleave(PER_CLASS)
 X = torch.randn(len(LABELS), DIM, generator=torch.Generator().manual_seed(0))
 
 
+PREFIXED = ("multi-similarity", "proxy-anchor", "proxy-nca++", "potential-field")
+
+
 def generator():
     return torch.Generator().manual_seed(3)
 
@@ -69,6 +72,19 @@ def test_embedding_mixup(name, kind, hardest, lam_per):
     assert_within_budget(compare(make))
 
 
+@pytest.mark.parametrize("hardest", [None, 3])
+@pytest.mark.parametrize(("name", "kind"), [pair for pair in WITH_KINDS if pair[0] in PREFIXED])
+def test_prefixes_ask_no_more(name, kind, hardest):
+    def make(**settings):
+        loss = TABLE[name].build(CLASSES, DIM).float()
+        return Metrix(loss, "embed", kind, hard_negatives=hardest, generator=generator(), **settings)
+
+    whole, prefixed = compare(make), compare(lambda: make(matryoshka=(2, 4, 8)))
+    assert_within_budget(prefixed)
+    assert prefixed.synchronisations.total() == whole.synchronisations.total(), prefixed.synchronisations
+    assert prefixed.copies.total() == whole.copies.total(), prefixed.copies
+
+
 def test_a_memory_is_not_asked_for_its_labels():
     def make():
         return Metrix(losses.MultiSimilarity(), "embed", "pos-neg", generator=generator()).with_memory(32, DIM)
@@ -103,6 +119,20 @@ def test_launches_of_multi_similarity(n, kind, most):
         assert_within_budget(device)
 
 
+@pytest.mark.parametrize(("name", "kind"), WITH_KINDS)
+def test_large_batches_ask_no_more(name, kind):
+    """Shapes only; losses of angles launch the most."""
+    n = 4096
+    with PretendedCuda(shapes_only=True) as device:
+        loss = device.put_module(TABLE[name].make(n // 4, DIM))
+        objective = Metrix(loss, "embed", kind, hard_negatives=3, generator=generator())
+        x = torch.empty(n, DIM, device="cuda:0", requires_grad=True)
+        device.reset()
+        objective(x, torch.arange(n) // 4).backward()
+        assert_within_budget(device)
+        assert device.launches.total() <= 450, device.launches
+
+
 class Network(nn.Module):
     def __init__(self, pool: str) -> None:
         super().__init__()
@@ -113,9 +143,10 @@ class Network(nn.Module):
         return self.body(x)
 
 
+@pytest.mark.parametrize("matryoshka", [None, (4, 8)], ids=["whole", "prefixes"])
 @pytest.mark.parametrize("kind", ["pos-neg", "anc-neg"])
 @pytest.mark.parametrize(("mixup", "pool"), [("feature", "avg"), ("feature", "avg+max"), ("input", "avg")])
-def test_models(mixup, pool, kind):
+def test_models(mixup, pool, kind, matryoshka):
     images = torch.randn(len(LABELS), 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
     def step(model, objective, images, labels):
@@ -124,7 +155,7 @@ def test_models(mixup, pool, kind):
         return out, [out.loss, *(p.grad for p in model.parameters())]
 
     def make():
-        return Metrix(losses.MultiSimilarity(), mixup, kind, generator=generator())
+        return Metrix(losses.MultiSimilarity(), mixup, kind, generator=generator(), matryoshka=matryoshka)
 
     _, expected = step(Network(pool), make(), images, LABELS)
     with PretendedCuda() as device:
@@ -148,6 +179,10 @@ def test_reading_a_step_says_what_went_wrong():
     with PretendedCuda() as device:
         out = Clean(losses.MultiSimilarity()).step(Broken(), device.put(X), LABELS)
         with pytest.raises(EmbeddingError, match=r"1 of 20 \(rows 2\)"):
+            out.read()
+        short = device.put(torch.cat([X[:, :3] * (torch.arange(len(X)) != 4).unsqueeze(1), X[:, 3:]], dim=1))
+        out = Clean(losses.MultiSimilarity()).with_matryoshka((3, 8)).step(nn.Identity(), short, LABELS)
+        with pytest.raises(EmbeddingError, match=r"the first 3 dimensions of embeddings: .* 1 of 20 \(rows 4\)"):
             out.read()
         alone = Clean(losses.NCA()).step(nn.Identity(), device.put(X), torch.zeros(len(X), dtype=torch.int64))
         with pytest.warns(MetrixWarning, match="none of 20 anchors is usable"):

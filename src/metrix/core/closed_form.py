@@ -11,16 +11,42 @@ a linear head before normalisation (feature mixup under average pooling).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick
+from metrix.core.compute.derivatives import in_full_precision, twin_gradients, use_twin
 from metrix.core.factors import Factors
 from metrix.core.pairs import MixingPairs, PairKind, PairPlan, mixing_pairs, plan_pairs, send_plans
 from metrix.core.sets import Sets
+
+
+class _InverseNorms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, products: Tensor, lam: Tensor) -> Tensor:
+        out = _plain_inverse_norms(products, lam)
+        ctx.save_for_backward(products, lam, out)
+        return out
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        products, lam, out = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(lambda g: _plain_inverse_norms(g, lam), [products], [grad])[0], None
+        # -λ(1-λ) / ‖v‖³
+        return torch.addcmul(lam, lam, lam, value=-1.0).mul_(out).mul_(out).mul_(out).mul_(grad).neg_(), None
+
+
+def _plain_inverse_norms(products: Tensor, lam: Tensor) -> Tensor:
+    both = torch.addcmul(lam, lam, lam, value=-1.0)  # λ(1-λ)
+    # λ² + (1-λ)² + 2λ(1-λ)g = 1 - 2λ(1-λ)(1-g), without the cancellation near λ = 0 and 1
+    squared = torch.rsub(torch.addcmul(both, both, products, value=-1.0), 1.0, alpha=2.0)
+    return F.threshold(squared, 4.0 * torch.finfo(squared.dtype).eps, torch.inf).rsqrt()
 
 
 def inverse_norms(products: Tensor, lam: Tensor, left: Tensor | None = None, right: Tensor | None = None) -> Tensor:
@@ -29,11 +55,10 @@ def inverse_norms(products: Tensor, lam: Tensor, left: Tensor | None = None, rig
     `left` and `right` are the squared norms of vectors that are not unit. A mixture that vanishes (opposite
     vectors, λ = 1/2) has no direction: 0 there.
     """
-    both = torch.addcmul(lam, lam, lam, value=-1.0)  # λ(1-λ)
     if left is None or right is None:
-        # λ² + (1-λ)² + 2λ(1-λ)g = 1 - 2λ(1-λ)(1-g), without the cancellation near λ = 0 and 1
-        squared = torch.rsub(torch.addcmul(both, both, products, value=-1.0), 1.0, alpha=2.0)
-        return F.threshold(squared, 4.0 * torch.finfo(squared.dtype).eps, torch.inf).rsqrt()
+        of_unit: Tensor = (_plain_inverse_norms if use_twin() else _InverseNorms.apply)(products, lam)
+        return of_unit
+    both = torch.addcmul(lam, lam, lam, value=-1.0)
     squared = lam.square() * left[:, None] + (1.0 - lam).square() * right[None, :] + 2.0 * both * products
     largest = F.pad(right.detach(), (0, 1), value=torch.finfo(right.dtype).tiny).max()  # of none, in an empty part
     vanishes = squared <= 4.0 * torch.finfo(squared.dtype).eps * largest
@@ -58,6 +83,16 @@ class Interpolated:
         """⟨u, u⟩ (n,), or None where it is 1 or not needed."""
         return None if self.unit or not self.normalise else self.vectors.square().sum(1)
 
+    def of_prefixes(self, sets: Sets) -> list[tuple[Interpolated, Sets]]:
+        """The mixtures of each prefix of the embedding, with its sets; vectors of unit norm are those of the sets."""
+        found = []
+        for dim, part in zip(sets.prefixes.dims, sets.of_prefixes(), strict=True):
+            of_sets = ((sets.candidates, part.candidates), (sets.examples, part.examples))
+            cut = next((prefix for whole, prefix in of_sets if self.vectors is whole), None)
+            assert cut is not None or not self.unit, "unit vectors are those of the sets"
+            found.append((replace(self, vectors=self.vectors[:, :dim] if cut is None else cut), part))
+        return found
+
 
 def compare_mixtures(
     mixture: Interpolated, sets: Sets, factors: Factors, kind: PairKind, hardest: int | None
@@ -69,12 +104,9 @@ def compare_mixtures(
     u, with_anchor = mixture.vectors, kind.with_anchor
     lam_of = factors.of(sets.total if with_anchor else len(u), len(u))
     plans, _ = send_plans(plan_pairs(kind, sets, hardest, per_anchor=len(u)), sets.anchors.device)
-    among = u is sets.candidates  # whether what is compared with the anchors is what is mixed
-    to_anchors = sets.products if among else Products.of(sets.anchors, u)
     # ‖v‖ of an anchor's own mixtures follows from what it is compared with, where both are of unit norm
     needs_gram = mixture.normalise and not (mixture.unit and with_anchor)
-    same = among and sets.anchors is sets.candidates
-    of_vectors = (to_anchors if same else Products.of(u, u)) if needs_gram else None
+    to_anchors, of_vectors, tensors = _products(mixture, sets, needs_gram)
     split = len(to_anchors.tensors)
     chosen_by = None if hardest is None else sets.products.detach()
 
@@ -91,8 +123,26 @@ def compare_mixtures(
             norms = inverse_norms(products, lam, None if squares is None else pick(squares, lefts), squares)
         return _compare_pairs(pairs, A, own, lam, norms)
 
-    tensors = to_anchors.tensors if of_vectors is None or same else (*to_anchors.tensors, *of_vectors.tensors)
-    return Comparisons(plans, [mixture.squared_norms(), *tensors], compare)
+    prefixes = [_products(*part, needs_gram).tensors for part in mixture.of_prefixes(sets)]
+    return Comparisons(plans, tensors, compare, prefixes, sets.prefixes.weight)
+
+
+class _MixtureProducts(NamedTuple):
+    """⟨a, u⟩, and ⟨u, u⟩ where it is needed; of these, what a gradient goes to, after the squared norms."""
+
+    to_anchors: Products
+    of_vectors: Products | None
+    tensors: list[Tensor | None]
+
+
+def _products(mixture: Interpolated, sets: Sets, needs_gram: bool) -> _MixtureProducts:
+    u = mixture.vectors
+    among = u is sets.candidates  # whether what is compared with the anchors is what is mixed
+    to_anchors = sets.products if among else Products.of(sets.anchors, u)
+    same = among and sets.anchors is sets.candidates
+    of_vectors = (to_anchors if same else Products.of(u, u)) if needs_gram else None
+    more = () if of_vectors is None or same else of_vectors.tensors
+    return _MixtureProducts(to_anchors, of_vectors, [mixture.squared_norms(), *to_anchors.tensors, *more])
 
 
 def _numbers(rows: Tensor | None, sets: Sets) -> Rows:
@@ -111,7 +161,6 @@ def _own(A: Tensor, numbers: Rows) -> Tensor:
 
 def _compare_pairs(pairs: MixingPairs, A: Tensor, own: Tensor | None, lam: Tensor, norms: Tensor | None) -> Comparison:
     """S, Y and valid of mixing pairs (a, l, r), from ⟨a, u⟩ and the λ and norms of pairs (left, right)."""
-    factors = pairs.of_pair(lam)
     inverse = None if norms is None else pairs.of_pair(norms)
-    S = mixed_similarity(pairs.of_left(A, own), pairs.of_right(A), factors, inverse)
-    return Comparison(S, pairs.labels(factors), pairs.valid)
+    S = mixed_similarity(pairs.of_left(A, own), pairs.of_right(A), pairs.of_pair(lam), inverse)
+    return pairs.compare(S, lam)

@@ -25,6 +25,11 @@ DRAWN_PER = ("pair", "batch")
 # Steps of the counter from row to row and from column to column, 2^32 over the plastic number and over its square: any
 # two of 50,000 × 50,000 pairs have different counters.
 ROW_STEP, COLUMN_STEP = -1052792407, -1847521881
+# Of the hash, as tensors: a number would become one in every operation.
+FACTORS, SHIFTS, MASKS = (
+    [torch.tensor(number, dtype=torch.int32) for number in numbers]
+    for numbers in ((0x7FEB352D, -2073254261), (16, 15), (0xFFFF, 0x1FFFF))
+)
 # Pairs whose λ a CPU computes at a time: their numbers stay in its cache.
 IN_CACHE = 2**16
 # Cells of the tabulated quantile function of an α that has no closed one.
@@ -159,11 +164,11 @@ def choose(count: int, generator: torch.Generator | None) -> int:
 def _hash(counter: Tensor, key: Tensor) -> Tensor:
     """Random bits in place of int32 counters: two rounds of multiplications and shifts, half of the key before each."""
     x = counter.add_(key[0])
-    x ^= (x >> 16).bitwise_and_(0xFFFF)
-    x.mul_(0x7FEB352D).bitwise_xor_(key[1])
-    x ^= (x >> 15).bitwise_and_(0x1FFFF)
-    x.mul_(-2073254261)
-    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    x ^= (x >> SHIFTS[0]).bitwise_and_(MASKS[0])
+    x.mul_(FACTORS[0]).bitwise_xor_(key[1])
+    x ^= (x >> SHIFTS[1]).bitwise_and_(MASKS[1])
+    x.mul_(FACTORS[1])
+    x ^= (x >> SHIFTS[0]).bitwise_and_(MASKS[0])
     return x
 
 

@@ -14,25 +14,17 @@ A loss is a `Row` of five functions. Clean and mixed losses differ only in their
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metrix.core.comparison import Comparison
-from metrix.core.functions import (
-    ArcExponential,
-    CircleExponential,
-    Exponential,
-    Log,
-    Log1p,
-    identity,
-    log_sums,
-    two_log_sums,
-    underflows,
-)
+from metrix.core.functions import ArcExponential, CircleExponential, Exponential, Log, Log1p, identity
+from metrix.core.log_sums import is_empty, log2_of_weights, log_sums
 
 Function = Callable[[Tensor], Tensor]
 
@@ -58,7 +50,7 @@ class Row:
     needs_negative: bool = field(init=False)  # whether σ⁻ of an empty sum is
     vanishes: bool = field(init=False)  # whether the loss of an anchor without candidates is 0
     of_exponentials: bool = field(init=False)  # whether both sums are of exponentials of S, under logarithms
-    shares_exponentials: bool = field(init=False)  # whether these are the same, and none vanishes beside another
+    is_quotient: bool = field(init=False)  # whether it is τ(log (Σ ρ⁻ / Σ ρ⁺)) of exponentials
 
     def __post_init__(self) -> None:
         needs = self.mean_positive or self.each_positive or not _finite_at_zero(self.sigma_pos)
@@ -70,9 +62,15 @@ class Row:
         object.__setattr__(self, "vanishes", zero_at_zero and not self.needs_positive)
         logs = all(isinstance(sigma, Log | Log1p) for sigma in (self.sigma_pos, self.sigma_neg))
         of = logs and all(isinstance(rho, Exponential) for rho in (self.rho_pos, self.rho_neg))
-        shares = of and self.rho_pos == self.rho_neg and not underflows(self.rho_neg)  # type: ignore[arg-type]
         object.__setattr__(self, "of_exponentials", of)
-        object.__setattr__(self, "shares_exponentials", shares and not self.mean_positive)
+        object.__setattr__(self, "is_quotient", self._is_quotient())
+
+    def _is_quotient(self) -> bool:
+        pos, neg = self.rho_pos, self.rho_neg
+        if not (isinstance(pos, Exponential | ArcExponential) and isinstance(neg, Exponential) and neg.scale > 0):
+            return False
+        logs = (self.sigma_pos, self.sigma_neg) == (Log(-1.0), Log())
+        return logs and not (self.mean_positive or self.each_positive) and (pos == neg or not self.include_positive)
 
     @property
     def cancels(self) -> bool:
@@ -99,12 +97,25 @@ class Weights(NamedTuple):
 
 def weights(compared: Comparison, include_positive: bool = False) -> Weights:
     """Y and 1-Y where valid, else 0."""
-    _, Y, valid = compared
+    S, Y, valid, spread = compared
+    if Y.dtype == torch.int64:
+        Y = torch.zeros_like(S, dtype=torch.bool).scatter(1, Y, True)
     if Y.dtype == torch.bool:
         return Weights(Y, valid if include_positive else valid ^ Y)
-    counts = valid.to(Y.dtype)
+    counts, Y = valid.to(Y.dtype), Y if spread is None else spread(Y)
     pos = Y * counts
     return Weights(pos, counts if include_positive else counts - pos)
+
+
+def log2_weights(compared: Comparison, include_positive: bool) -> Tensor:
+    """The logarithms to base 2 of both `weights`, or about `EMPTY`: a new tensor (2, anchors, …)."""
+    S, Y, valid, spread = compared
+    if not Y.is_floating_point():
+        both = weights(compared, include_positive)
+        return log2_of_weights(torch.stack([w.expand_as(S) for w in both]), S.dtype)
+    logs = log2_of_weights(torch.stack([Y, torch.ones_like(Y) if include_positive else 1.0 - Y]), S.dtype)
+    logs, counts = logs if spread is None else spread(logs), log2_of_weights(valid, S.dtype)
+    return logs.add_(counts) if logs.shape[1:] == S.shape else logs + counts.expand_as(S)
 
 
 class Terms(NamedTuple):
@@ -120,38 +131,47 @@ def terms(row: Row, compared: Comparison) -> Terms:
 
     An anchor without candidates, or with an empty sum under a logarithm, is not defined.
     """
-    S, w = compared.S, weights(compared, row.include_positive)
-    if row.shares_exponentials and w.pos.dtype == torch.bool and S.ndim == 2:
-        logs = two_log_sums(S, w.pos, w.neg, row.rho_pos)  # type: ignore[arg-type]
-        pos, neg = row.sigma_pos.of_log(logs[0]), row.sigma_neg.of_log(logs[1])  # type: ignore[attr-defined]
-        return Terms(pos, neg, _is_defined(row, compared, w))
+    S = compared.S
+    if row.of_exponentials and not row.mean_positive:
+        rhos: Any = (row.rho_pos, row.rho_neg)
+        _, Y, valid, spread = compared  # without S, which the graph would keep after the backward pass
+
+        def make_weights(S: Tensor) -> Tensor:
+            return log2_weights(Comparison(S, Y, valid, spread), row.include_positive)
+
+        of_pos, of_neg = log_sums(S, rhos, make_weights)
+        pos, neg = row.sigma_pos.of_log(of_pos), row.sigma_neg.of_log(of_neg)  # type: ignore[attr-defined]
+        return Terms(pos, neg, ~_lacks(row, is_empty(of_pos), is_empty(of_neg)))
+    w = weights(compared, row.include_positive)
     of_pos = w.pos
     if row.mean_positive:
         total = sum_of(S, w.pos)
         of_pos = w.pos / _aligned(torch.where(total > 0, total, 1.0), S)
-    if row.of_exponentials:
-        of_pos, of_neg = log_sums(S, (of_pos, row.rho_pos), (w.neg, row.rho_neg))  # type: ignore[arg-type]
-        pos, neg = row.sigma_pos.of_log(of_pos), row.sigma_neg.of_log(of_neg)  # type: ignore[attr-defined]
-    else:
-        pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, of_pos)
-        neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
+    pos = _sigma_of_sum(row.sigma_pos, row.rho_pos, S, of_pos)
+    neg = _sigma_of_sum(row.sigma_neg, row.rho_neg, S, w.neg)
     return Terms(pos, neg, _is_defined(row, compared, w))
+
+
+def _lacks(row: Row, no_positive: Tensor, no_negative: Tensor) -> Tensor:
+    """(anchors,)  bool: whether something that the row needs is missing."""
+    if row.needs_positive and row.needs_negative:
+        return no_positive | no_negative
+    if not (row.needs_positive or row.needs_negative):
+        return no_positive & no_negative
+    return no_positive if row.needs_positive else no_negative
 
 
 def _is_defined(row: Row, compared: Comparison, w: Weights) -> Tensor:
     """(anchors,)  bool: whether there is what the row needs."""
-    S = compared.S
     if not (row.needs_positive or row.needs_negative):
-        return any_of(S, compared.valid)
-    if row.needs_positive and row.needs_negative:
-        return any_of(S, w.pos) & any_of(S, w.neg)
-    return any_of(S, w.pos if row.needs_positive else w.neg)
+        return any_of(compared.S, compared.valid)
+    return ~_lacks(row, ~any_of(compared.S, w.pos), ~any_of(compared.S, w.neg))
 
 
 def any_of(S: Tensor, w: Tensor) -> Tensor:
     """(anchors,)  whether any candidate of an anchor counts; weights, or booleans, are broadcastable to S."""
-    mask = w if w.dtype == torch.bool else w > 0
-    return mask.expand(S.shape[0], *mask.shape[1:]).flatten(1).any(1)
+    mask = (w if w.dtype == torch.bool else w > 0).view(torch.uint8)  # bytes: torch reads booleans ten times as slowly
+    return mask.expand(S.shape[0], *mask.shape[1:]).flatten(1).amax(1).view(torch.bool)
 
 
 def sum_of(S: Tensor, w: Tensor) -> Tensor:
@@ -168,7 +188,7 @@ def _sigma_of_sum(sigma: Function, rho: Function, S: Tensor, w: Tensor) -> Tenso
     if isinstance(sigma, Log | Log1p) and isinstance(rho, Exponential | ArcExponential | CircleExponential):
         if not isinstance(rho, Exponential):
             S, rho = rho.exponent(S), Exponential(rho.scale)
-        return sigma.of_log(log_sums(S, (w, rho))[0])
+        return sigma.of_log(log_sums(S, [rho], lambda S: log2_of_weights(w.expand_as(S)[None].clone(), S.dtype))[0])
     counts = w if w.dtype == torch.bool else w > 0
     # similarity 0 in place of what does not count: ρ or its derivative may be infinite there
     values = rho(torch.where(counts, S, 0.0))
@@ -197,6 +217,9 @@ def positive_terms(row: Row, compared: Comparison) -> PositiveTerms:
 
 def loss_per_anchor(row: Row, compared: Comparison) -> tuple[Tensor, Tensor]:
     """eq. loss-labels for each anchor (0 where undefined), and where it is defined: both (anchors,)."""
+    if row.is_quotient and compared.Y.dtype == torch.int64:
+        losses = _compare_with_one_positive(row, compared.S, compared.Y)
+        return losses, torch.ones_like(losses, dtype=torch.bool)
     if row.each_positive:
         values, weight, defined = positive_terms(row, compared)
         total = sum_of(compared.S, weight)
@@ -211,12 +234,32 @@ def loss_per_anchor(row: Row, compared: Comparison) -> tuple[Tensor, Tensor]:
     return inside if row.tau is identity else row.tau(inside).masked_fill(undefined, 0.0), defined
 
 
+def _compare_with_one_positive(row: Row, S: Tensor, positive: Tensor) -> Tensor:
+    """(anchors,)  eq. loss-labels of a row that `is_quotient`, from the only `positive` (anchors, 1) of each anchor."""
+    rho_pos, rho_neg = row.rho_pos, row.rho_neg
+    assert isinstance(rho_pos, Exponential | ArcExponential), "a quotient of exponentials"
+    assert isinstance(rho_neg, Exponential), "a quotient of exponentials"
+    if row.include_positive:
+        return row.tau(F.cross_entropy(rho_neg.log(S), positive.squeeze(1), reduction="none"))
+    negatives = S.scatter(1, positive, -torch.inf)
+    neg = log_sums(negatives, [rho_neg], lambda S: torch.zeros_like(S).unsqueeze(0))[0]
+    return row.tau(neg - rho_pos.log(S.gather(1, positive)).squeeze(1))
+
+
 class Totals(NamedTuple):
     """Sums over anchors, each to be divided by its own count; their quotients add up to the loss."""
 
     sums: Tensor  # (parts,)
     counts: Tensor  # (parts,)  int64
     anchors: Tensor  # ()  int64, the anchors for which the loss is defined
+
+
+def join_totals(whole: Totals, prefixes: Sequence[Totals], weight: float) -> Totals:
+    """The sums of the whole embedding and of its prefixes, each with its own count."""
+    if not prefixes:
+        return whole
+    sums = torch.cat([whole.sums, *(weight * prefix.sums for prefix in prefixes)])
+    return Totals(sums, torch.cat([whole.counts, *(prefix.counts for prefix in prefixes)]), whole.anchors)
 
 
 def mean_over_anchors(row: Row, compared: Comparison) -> Totals:

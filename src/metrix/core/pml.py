@@ -159,13 +159,13 @@ def _multi_similarity(loss: Any) -> Loss:
     return MultiSimilarity(loss.alpha, loss.beta, loss.base)
 
 
+def _temperature(loss: Any, temperature: float) -> float:
+    """The temperature of cosines, from that of the distance of a PML loss."""
+    return temperature / (2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0)  # ‖a - p‖² = 2 - 2s
+
+
 def _nca_temperature(loss: Any) -> float:
-    scale = 2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0
-    return 1.0 / (scale * float(loss.softmax_scale))
-
-
-def _nca(loss: Any) -> Loss:
-    return NCA(_nca_temperature(loss), include_positive=True)
+    return _temperature(loss, 1.0 / float(loss.softmax_scale))
 
 
 def _shape(proxies: Tensor) -> tuple[int, int]:
@@ -189,14 +189,6 @@ def _with_weights(translated: ProxyLoss, loss: Any) -> Loss:
     return translated
 
 
-def _cosface(loss: Any) -> Loss:
-    return _with_weights(CosFace(*_shape(loss.W.T), loss.margin, loss.scale), loss)
-
-
-def _arcface(loss: Any) -> Loss:
-    return _with_weights(ArcFace(*_shape(loss.W.T), loss.margin, loss.scale), loss)
-
-
 def _subcenter_arcface(loss: Any) -> Loss:
     num_classes, dim = loss.num_classes, loss.W.shape[0]
     return _with_weights(SubCenterArcFace(num_classes, dim, loss.margin, loss.scale, loss.sub_centers), loss)
@@ -205,19 +197,6 @@ def _subcenter_arcface(loss: Any) -> Loss:
 def _circle(loss: Any) -> Loss:
     _similarity(loss, "cosine")
     return Circle(loss.m, loss.gamma)
-
-
-def _supcon(loss: Any) -> Loss:
-    return SupCon(_temperature(loss))
-
-
-def _ntxent(loss: Any) -> Loss:
-    return NTXent(_temperature(loss), reduction="pairs")
-
-
-def _temperature(loss: Any) -> float:
-    scale = 2.0 if _similarity(loss, "cosine", "squared") == "squared" else 1.0  # ‖a - p‖² = 2 - 2s
-    return float(loss.temperature) / scale
 
 
 def _tuplet_margin(loss: Any) -> Loss:
@@ -236,15 +215,15 @@ _TRANSLATIONS: dict[str, Callable[[Any], Loss]] = {
     "ContrastiveLoss": _contrastive,
     "GeneralizedLiftedStructureLoss": _lifted,
     "MultiSimilarityLoss": _multi_similarity,
-    "NCALoss": _nca,
+    "NCALoss": lambda loss: NCA(_nca_temperature(loss), include_positive=True),
     "ProxyNCALoss": _proxy_nca,
     "NormalizedSoftmaxLoss": _normalised_softmax,
     "ProxyAnchorLoss": _proxy_anchor,
-    "SupConLoss": _supcon,
+    "SupConLoss": lambda loss: SupCon(_temperature(loss, float(loss.temperature))),
     "CircleLoss": _circle,
-    "CosFaceLoss": _cosface,
-    "ArcFaceLoss": _arcface,
+    "CosFaceLoss": lambda loss: _with_weights(CosFace(*_shape(loss.W.T), loss.margin, loss.scale), loss),
+    "ArcFaceLoss": lambda loss: _with_weights(ArcFace(*_shape(loss.W.T), loss.margin, loss.scale), loss),
     "SubCenterArcFaceLoss": _subcenter_arcface,
-    "NTXentLoss": _ntxent,
+    "NTXentLoss": lambda loss: NTXent(_temperature(loss, float(loss.temperature)), reduction="pairs"),
     "TupletMarginLoss": _tuplet_margin,
 }

@@ -7,7 +7,7 @@ Labels are on the host, where lists of positives and the sizes of all that is co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick, to_device
 from metrix.core.compute.blocks import is_held, rows_in_block
 from metrix.core.distributed.ranks import ALONE, Ranks, Share
+from metrix.core.prefixes import WHOLE_ONLY, Prefixes, unit_prefix
 from metrix.core.relations import Relation
 
 
@@ -48,10 +49,12 @@ class Sets:
     relation: Relation | None = None  # how positive labels are to each other; None: labels are classes
     proxies: Literal["none", "anchors", "candidates"] = "none"  # what is a proxy; its label is its number
     centers: int = 1  # candidates of a class, the nearest of which counts
+    prefixes: Prefixes = WHOLE_ONLY  # of the embedding, whose loss is added to that of the whole
     _on_device: list[Tensor | None] = field(init=False, default_factory=list)
     _on_host: list[Tensor] = field(init=False, default_factory=list)
     _products: list[Products] = field(init=False, default_factory=list)
     _labelled: list[Labelled] = field(init=False, default_factory=list)
+    _prefixes: dict[int, Sets] = field(init=False, default_factory=dict)
 
     @classmethod
     def of_examples(cls, embeddings: Tensor, labels: Tensor, relation: Relation | None = None) -> Sets:
@@ -85,6 +88,21 @@ class Sets:
     def similarity(self) -> Tensor:
         """(anchors, candidates)  s(a, x), all at once."""
         return self.products.rows(None, *self.products.tensors)
+
+    def of_prefixes(self) -> list[Sets]:
+        """The same sets with each prefix of the embedding; what was one tensor still is."""
+        return [self._of_prefix(dim) for dim in self.prefixes.dims]
+
+    def _of_prefix(self, dim: int) -> Sets:
+        if dim not in self._prefixes:
+            anchors = unit_prefix(self.anchors, dim)
+            candidates = anchors if self.candidates is self.anchors else unit_prefix(self.candidates, dim)
+            if self.examples is self.anchors or self.examples is self.candidates:
+                examples = anchors if self.examples is self.anchors else candidates
+            else:
+                examples = unit_prefix(self.examples, dim)
+            self._prefixes[dim] = replace(self, anchors=anchors, candidates=candidates, examples=examples)
+        return self._prefixes[dim]
 
     def on_device(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Labels of anchors and of candidates, and own places, beside the embeddings; copied once."""
@@ -130,7 +148,7 @@ class Sets:
 
     def negative(self, rows: Rows = None) -> Tensor:
         """Which candidates are in N(a) of some anchors: bool (anchors, candidates)."""
-        if self.relation is not None:
+        if self.relation is not None or (rows is None and self._labelled):
             return self.labelled(rows).negative
         anchors, candidates, _ = self.on_device()
         return pick(anchors, rows).unsqueeze(1) != candidates.unsqueeze(0)
@@ -225,22 +243,27 @@ def compare_clean(sets: Sets, mined: Tensor | None = None) -> Comparisons:
     `mined`, bool (anchors, candidates), says which pairs count; None: all.
     """
     products, anchors, candidates = sets.products, len(sets.anchors), len(sets.candidates)
+    one_positive = sets.proxies == "candidates" and sets.relation is None and candidates > sets.centers
     blocks: list[Rows] = [None]
     if not torch.compiler.is_compiling() and not is_held(anchors, candidates, sets.anchors):
         size = rows_in_block(candidates, sets.anchors.device)
         blocks = [slice(at, at + size) for at in range(0, anchors, size)]
 
     def compare(rows: Rows, *tensors: Tensor) -> Comparison:
+        S = nearest_center(products.rows(rows, *tensors), sets.centers)
+        if one_positive:
+            return Comparison(S, pick(sets.on_device()[0], rows).unsqueeze(1), S.new_ones(1, 1, dtype=torch.bool))
         labelled = sets.labelled(rows)
-        S, Y, valid = products.rows(rows, *tensors), labelled.Y, labelled.valid
+        Y, valid = labelled.Y, labelled.valid
         if sets.centers > 1:
-            S, Y, valid = nearest_center(S, sets.centers), Y[:, :: sets.centers], valid[:, :: sets.centers]
+            Y, valid = Y[:, :: sets.centers], valid[:, :: sets.centers]
         if mined is not None:
             valid = valid & pick(mined, rows)
             Y = Y & valid if Y.dtype == torch.bool else Y
         return Comparison(S, Y, valid)
 
-    return Comparisons(blocks, products.tensors, compare)
+    prefixes = [part.products.tensors for part in sets.of_prefixes()]
+    return Comparisons(blocks, products.tensors, compare, prefixes, sets.prefixes.weight)
 
 
 def nearest_center(S: Tensor, centers: int) -> Tensor:

@@ -84,13 +84,13 @@ def unusable_rows(norm: Tensor) -> Tensor:
     return ~((norm > torch.finfo(norm.dtype).tiny) & (norm < torch.inf)).flatten()  # true for NaN
 
 
-def refuse_unusable(norm: Tensor) -> None:
+def refuse_unusable(norm: Tensor, of: str = "embeddings") -> None:
     """Raise an error that names the embeddings with a norm (n, 1) that is NaN, infinite or zero."""
     low, high = norm.aminmax()  # NaN, if any is
     if not (float(low) > torch.finfo(norm.dtype).tiny and float(high) < torch.inf):
         rows = unusable_rows(norm).nonzero().flatten().tolist()
         raise EmbeddingError(
-            f"embeddings: expected finite, non-zero vectors, got NaN, infinite or zero norm in {len(rows)} of "
+            f"{of}: expected finite, non-zero vectors, got NaN, infinite or zero norm in {len(rows)} of "
             f"{len(norm)} (rows {first_few(rows)}); look for a diverged model or an empty input"
         )
 

@@ -19,6 +19,7 @@ class Baseline(nn.Module):
     not_generic: str  # why it has no form for mixed examples
     needs = "a positive and a negative"  # what makes an anchor usable
     sort = "none"  # by which mixing methods know a loss
+    of_one_dim = False  # whether it takes embeddings of one dimension only, and no prefixes of them
     _shown: tuple[str, ...] = ()
 
     def __init__(self) -> None:

@@ -36,6 +36,7 @@ class SoftTriple(Baseline):
         "each class has several centres in a softmax of their own, so it is no sum over positives plus a sum over "
         "negatives; losses.ProxyNCAPlusPlus, which has one for each class, can be"
     )
+    of_one_dim = True
     _shown = ("la", "gamma", "tau", "margin")
 
     def __init__(

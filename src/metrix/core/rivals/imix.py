@@ -118,8 +118,6 @@ class IMix(MixingObjective):
         share = self.drawing((len(x),), x, lam, self.generator)
         alone = partners is None  # one class: no negatives
         i, j = to_device([own, own if partners is None else partners[own]], device)
-        assert i is not None
-        assert j is not None
         share = torch.maximum(share, 1.0 - share).index_select(0, i)
         if alone:
             V = x.index_select(0, i)

@@ -100,9 +100,8 @@ class ProxySynthesis(EmbeddingObjective):
         return f"ratio={self.ratio}"
 
 
-def _extended(S: Tensor, vectors: Tensor, pairs: Tensor | None, lam: Tensor) -> Tensor:
+def _extended(S: Tensor, vectors: Tensor, pairs: Tensor, lam: Tensor) -> Tensor:
     """Similarities (rows, columns) of unit `vectors` and, below, of their mixtures λ v_i + (1-λ) v_j, renormalised."""
-    assert pairs is not None
     i, j = pairs
     products = (vectors.index_select(0, i) * vectors.index_select(0, j)).sum(1)
     norms = inverse_norms(products, lam).unsqueeze(1)

@@ -59,8 +59,7 @@ class SiMix(EmbeddingObjective):
         labels = check_labels(labels, x).cpu()
         i, j = (labels.unsqueeze(1) == labels.unsqueeze(0)).triu(1).nonzero().unbind(1)
         share = self.drawing((len(i),), x, lam, self.generator)
-        ends = to_device([i, j], x.device)
-        right, left = (x.index_select(0, end) for end in reversed(ends) if end is not None)
+        left, right = (x.index_select(0, end) for end in to_device([i, j], x.device))
         virtual = torch.lerp(right, left, share.unsqueeze(1))
         with torch.no_grad():
             clean = self._of(x, labels).value
