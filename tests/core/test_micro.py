@@ -25,12 +25,13 @@ def outcome(objective, model, parameters, seed=7):
 
 @pytest.mark.parametrize("micro_batch", [1, 5, 13])
 @pytest.mark.parametrize("head", ["avg", "avg+max", "mlp"])
-@pytest.mark.parametrize("mixup", ["none", "embed", "feature", "input", "imix", "recall-at-k", "simix"])
+@pytest.mark.parametrize("mixup", ["none", "embed", "feature", "input", "prefixes", "imix", "recall-at-k", "simix"])
 def test_the_gradient_is_that_of_the_whole_batch(mixup, head, micro_batch):
     model = Network(MLP() if head == "mlp" else PoolLinear(8, DIM, pool=head))
     loss = losses.ProxyAnchor(5, DIM).double()
     objective = {
         "none": lambda: Clean(loss),
+        "prefixes": lambda: Metrix(loss, mixup=("embed", "feature"), matryoshka=(2, DIM - 1)),
         "imix": lambda: IMix(losses.NCA(), mixup="feature"),
         "recall-at-k": lambda: Clean(losses.RecallAtK(temperature=0.1)),
         "simix": lambda: SiMix(losses.RecallAtK(temperature=0.1)),

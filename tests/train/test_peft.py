@@ -6,11 +6,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from metrix import Embedder
 from metrix.search import Index
 from metrix.train import train
 from metrix.train.config import Config
+from metrix.train.presets import preset
 from tests.photos import write_photos
 
 SETTINGS = {
@@ -92,3 +94,20 @@ def _embed(metrix, run, photos, output, engine):
     outcome = metrix("embed", run, photos, "-o", output, "--engine", engine)
     assert outcome.code == 0, outcome.err
     return pq.read_table(output).to_pydict()
+
+
+@pytest.mark.parametrize("name", ["dinov2", "lora/dinov2"])
+def test_a_preset_of_a_large_backbone_takes_a_step_with_a_small_one(tmp_path, name):
+    settings = preset(name)
+    assert (settings.train.patience, settings.train.batch_size, settings.train.per_class) == (3, 256, 4)
+    small = {"backbone": "test_vit", "weights": None, "image_size": 32, "dim": 8, "max_steps": 1, "workers": 0}
+    photos = str(write_photos(tmp_path / "photos", classes=8, per_class=6))
+    settings = settings.with_values({**small, "data": photos, "lr": 0.01, "select_from": 1})
+    run = train(settings, tmp_path / "run")
+    assert run.config.train.batch_size == 16  # 4 training classes
+    trained = load_file(run.model / "model.safetensors")
+    untrained = load_file(train(settings.with_values({"epochs": 0}), tmp_path / "before").model / "model.safetensors")
+    changed = {key for key in trained if not torch.equal(trained[key], untrained[key])}
+    assert any("qkv.weight" in key for key in changed)
+    assert any("norm" in key for key in changed) == (name == "dinov2")
+    assert Embedder.load(run.path).config.pool == "cls"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,14 +23,25 @@ from metrix.core.compute.blocks import is_held
 from metrix.core.similarity import gram, rows_of_gram
 
 Rows = Tensor | slice | None  # some rows of a matrix, by number; None: all
+GivenTensor = TypeVar("GivenTensor", Tensor, Tensor | None)
 
 
 class Comparison(NamedTuple):
-    """Anchors and their candidates, which may have several axes: those of mixed examples are (anchor, left, right)."""
+    """Anchors and their candidates, which may have several axes: those of mixed examples are (anchor, left, right).
 
-    S: Tensor  # (a, …)  similarity
-    Y: Tensor  # broadcastable to S; how positive: booleans, none where not valid, or numbers from 0 to 1
-    valid: Tensor  # broadcastable to S; bool: what counts
+    Attributes:
+        S: (a, …), similarity.
+        Y: how positive, broadcastable to S: numbers from 0 to 1; booleans, none where not valid; or, as int64 (a, 1),
+            which candidate of each anchor is its only positive, where all others are negative.
+        valid: what counts, broadcastable to S: bool.
+        spread: brings numbers Y, or a function of them, from a matrix over pairs to the pairs of each anchor, where
+            that is broadcastable to S; None: they are there.
+    """
+
+    S: Tensor
+    Y: Tensor
+    valid: Tensor
+    spread: Callable[[Tensor], Tensor] | None = None
 
 
 class Comparisons(NamedTuple):
@@ -40,11 +51,15 @@ class Comparisons(NamedTuple):
         blocks: what `compare` takes one by one; at least one.
         tensors: what a gradient goes to.
         compare: the comparison of a block, from the block and the tensors.
+        prefixes: the tensors of each prefix of the embedding, whose comparisons differ in nothing else.
+        weight: of the loss of each prefix.
     """
 
     blocks: Sequence[Any]
     tensors: Sequence[Tensor | None]
     compare: Callable[..., Comparison]
+    prefixes: Sequence[Sequence[Tensor | None]] = ()
+    weight: float = 1.0
 
 
 def pick(x: Tensor, rows: Rows) -> Tensor:
@@ -85,7 +100,7 @@ class Products:
         return Products(tuple(x.detach() for x in self.tensors), self.held)
 
 
-def to_device(numbers: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
+def to_device(numbers: Sequence[GivenTensor], device: torch.device) -> list[GivenTensor]:
     """Integers on a device; those of the host are copied in one piece."""
     given = [x for x in numbers if x is not None and x.device != device]
     if not given:

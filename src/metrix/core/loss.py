@@ -7,6 +7,7 @@ ProxyNCA       anchors: examples   positives/negatives: proxies
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,15 @@ from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.distributed.ranks import ALONE, WHOLE, Division, Ranks
 from metrix.core.functions import identity
-from metrix.core.generic import Function, Reduction, Row, Totals, loss_per_anchor, mean_over_anchors
+from metrix.core.generic import (
+    Function,
+    Reduction,
+    Row,
+    Totals,
+    join_totals,
+    loss_per_anchor,
+    mean_over_anchors,
+)
 from metrix.core.labels import as_labels
 from metrix.core.mined import Indices, mark_mined
 from metrix.core.relations import GradedLabels, Relation
@@ -159,12 +168,15 @@ class Loss(nn.Module):
         return self.conclude(found._replace(sums=mean, counts=torch.ones_like(found.counts[:1])), len(sets.anchors))
 
     def over(self, comparisons: Comparisons) -> Totals:
-        """Sums and counts of the loss over anchors, block by block."""
+        """Sums and counts of the loss over anchors, block by block, of the embedding and of its prefixes."""
 
         def totals(block: Any, *tensors: Tensor | None) -> Totals:
             return self.reduce(self.row, comparisons.compare(block, *tensors))
 
-        return sum_over_blocks(totals, comparisons.blocks, comparisons.tensors, self.learnable())
+        def total(tensors: Sequence[Tensor | None]) -> Totals:
+            return sum_over_blocks(totals, comparisons.blocks, tensors, self.learnable())
+
+        return join_totals(total(comparisons.tensors), list(map(total, comparisons.prefixes)), comparisons.weight)
 
     def learnable(self) -> list[Tensor]:
         """Learnable parts of the five functions; proxies are not among them, they are anchors or candidates."""
@@ -188,7 +200,7 @@ class Loss(nn.Module):
 
     def rows(self, S: Tensor, Y: Tensor, valid: Tensor) -> Tensor:
         """eq. loss-labels for each row of S (anchors, candidates); 0 where it is undefined."""
-        return loss_per_anchor(self.row, Comparison(S, Y & valid if Y.dtype == torch.bool else Y, valid))[0]
+        return loss_per_anchor(self.row, Comparison(S, Y & valid if Y.dtype == torch.bool else Y.to(S.dtype), valid))[0]
 
     def conclude(self, totals: Totals, anchors: int | Tensor, ranks: Ranks = ALONE, part: str = "loss") -> LossValue:
         """The loss from its sums and counts.

@@ -25,7 +25,6 @@ from metrix.core.sets import Sets
 from metrix.core.settings import check_generator, check_weight
 from metrix.core.spaces import LogUniform, OneOf
 from metrix.core.split_model import AnyModel, SplitModel, check_model
-from metrix.core.validation import unit
 from metrix.errors import InvalidInput, MetrixWarning, check_flag, check_integer
 
 
@@ -94,12 +93,10 @@ class MixingObjective(Objective):
         mixes_features = any(MIXUP_TYPES[name].mixes == "features" for name in self.mixup_types)
         features, embeddings = embed(split, inputs, keep_features=mixes_features and self.strength > 0)
         clean, mixed = self.parts(without_micro_batches(split), inputs, features, embeddings, labels, mixup, kind)
-        if mixed is None:
-            zero = torch.zeros_like(clean.value)
-            return StepOutput(clean.value, clean.value, zero, embeddings, mixup, kind, {"clean loss": clean}, self.loss)
-        loss = clean.value + self.strength * mixed.value
-        parts = {"clean loss": clean, "mixed loss": mixed}
-        return StepOutput(loss, clean.value, mixed.value, embeddings, mixup, kind, parts, self.loss)
+        loss, value, parts = clean.value, torch.zeros_like(clean.value), {"clean loss": clean}
+        if mixed is not None:
+            loss, value, parts = loss + self.strength * mixed.value, mixed.value, {**parts, "mixed loss": mixed}
+        return StepOutput(loss, clean.value, value, embeddings, mixup, kind, parts, self.loss, self.prefixes.dims)
 
     def parts(
         self,
@@ -127,10 +124,6 @@ class MixingObjective(Objective):
         assert source is not None, "inputs are given, and features kept, where they are mixed"
         return clean, self.mixed_of(model, source, batch, sets, mixup, kind)
 
-    def sets_of(self, batch: Batch) -> Sets:
-        """Anchors, positives and negatives of a gathered batch."""
-        return self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
-
 
 class Metrix(MixingObjective):
     """The clean loss plus `strength` times the loss of mixed examples, for any loss of the generic form.
@@ -148,6 +141,8 @@ class Metrix(MixingObjective):
         renormalise: bring mixed embeddings to unit norm (embed mixup).
         generator: of all random choices; None is torch's default one.
         memory_budget: bytes that the activations of mixed examples may take at a time.
+        matryoshka: lengths of prefixes of the embeddings to train too, as `with_matryoshka` says.
+        matryoshka_weight: of the loss of each prefix.
 
     Embedding mixup needs only embeddings, and stands where a pytorch-metric-learning loss would:
 
@@ -167,6 +162,7 @@ class Metrix(MixingObjective):
 
     takes_memory = True
     takes_graded = True
+    takes_matryoshka = True
 
     def __init__(
         self,
@@ -180,6 +176,8 @@ class Metrix(MixingObjective):
         renormalise: bool = True,
         generator: torch.Generator | None = None,
         memory_budget: int = 2**28,
+        matryoshka: int | Sequence[int] | None = None,
+        matryoshka_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.loss: Loss = generic_form(loss)
@@ -191,6 +189,8 @@ class Metrix(MixingObjective):
         self._warned = False
         self.renormalise, self.generator = check_flag("renormalise", renormalise), check_generator(generator)
         self.memory_budget = check_integer("memory_budget", memory_budget, least=1)
+        if matryoshka is not None:
+            self.with_matryoshka(matryoshka, matryoshka_weight)
 
     @property
     def mixup_types(self) -> tuple[str, ...]:
@@ -263,7 +263,8 @@ class Metrix(MixingObjective):
     def extra_repr(self) -> str:
         """The settings."""
         names = ("mixup", "pairs", "strength", "alpha", "hard_negatives", "lam_per", "renormalise")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{shown}, matryoshka={self.prefixes.dims}" if self.prefixes.dims else shown
 
     def mixed_of(
         self,
@@ -283,7 +284,7 @@ class Metrix(MixingObjective):
             share = batch.division.of_examples()
             assert share is not None, "there are several processes"
             own = self.loss.sets(sets.examples[share.rows], batch.labels[share.rows])
-            sets = replace(own, ranks=self.ranks)
+            sets = replace(own, ranks=self.ranks, prefixes=sets.prefixes)
         mixture = mixup_type.mixture(model, source, MixtureOptions(self.renormalise, self.memory_budget, gather))
         hardest = self.hard_negatives[self.mixup.index(mixup)] if mixup in self.mixup else None
         per_pair = self.lam_per == "pair"

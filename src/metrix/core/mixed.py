@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metrix.core.closed_form import Interpolated, compare_mixtures, inverse_norms, mixed_similarity
-from metrix.core.comparison import Comparison, Comparisons, Products, Rows, pick, to_device
+from metrix.core.comparison import Comparison, Comparisons, Products, pick, to_device
 from metrix.core.compute.blocks import rows_in_block
 from metrix.core.compute.derivatives import without_autocast
 from metrix.core.factors import FactorMatrix, Factors
@@ -67,7 +68,8 @@ def mixed_loss(
     anchors: int | Tensor = len(sets.anchors)
     if len(sets.examples) == 0:  # a process without examples mixes none
         nothing = sets.anchors.new_zeros(0, 1)
-        totals = loss.reduce(loss.row, Comparison(nothing, nothing, nothing.bool()))
+        empty, prefixes = Comparison(nothing, nothing, nothing.bool()), [()] * len(sets.prefixes.dims)
+        totals = loss.over(Comparisons([None], [], lambda _: empty, prefixes))
         return loss.conclude(totals, anchors, sets.ranks, "mixed loss")
     with without_autocast(sets.anchors):
         if loss.candidate_role == "proxies":
@@ -102,13 +104,20 @@ def compare_embedded(
     def compare(plan: PairPlan, anchors: Tensor, V: Tensor) -> Comparison:
         plan = plan._replace(places=None)
         pairs = mixing_pairs(kind, plan, sets, hardest, fixed.rows(plan.rows, *fixed.tensors))
-        which, factors = (pairs.of_pair(pick(x, plan.rows) if with_anchor else x) for x in (number, lam))
+        which, factors = (pick(x, plan.rows) if with_anchor else x for x in (number, lam))
+        which = pairs.of_pair(which)
         some = pick(anchors, plan.rows)
         which = which.expand(len(some), *which.shape[1:])
         S = (some @ V.T).gather(1, which.flatten(1)).view(which.shape)
-        return Comparison(S, pairs.labels(factors), pairs.valid)
+        return pairs.compare(S, factors)
 
-    return Comparisons(plans, [sets.anchors, V], compare)
+    prefixes = [[part.anchors, x] for part, x in zip(sets.of_prefixes(), _prefixes_of(V, sets), strict=True)]
+    return Comparisons(plans, [sets.anchors, V], compare, prefixes, sets.prefixes.weight)
+
+
+def _prefixes_of(V: Tensor, sets: Sets) -> list[Tensor]:
+    """Prefixes of mixed examples (pairs, d), brought to unit norm."""
+    return [F.normalize(V[:, :dim], dim=1) for dim in sets.prefixes.dims]
 
 
 def find_pairs(kind: PairKind, sets: Sets, hardest: int | None) -> Tensor:
@@ -181,10 +190,17 @@ class Tile(NamedTuple):
 def _interpolate_anchors(
     mixture: Interpolated, sets: Sets, partners: Sets, lam_of: FactorMatrix, hardest: int | None
 ) -> Comparisons:
-    u, n, C = mixture.vectors, len(sets.examples), len(sets.candidates)
+    n, C = len(sets.examples), len(sets.candidates)
     hardest = None if hardest is None or hardest >= n else hardest
-    to_proxies = sets.products if u is sets.anchors else Products.of(u, sets.candidates)
-    grams = Products.of(u, u) if mixture.normalise else None
+
+    def products(mixture: Interpolated, sets: Sets) -> tuple[Products, Products | None, list[Tensor | None]]:
+        u = mixture.vectors
+        to_proxies = sets.products if u is sets.anchors else Products.of(u, sets.candidates)
+        grams = Products.of(u, u) if mixture.normalise else None
+        more = () if grams is None else grams.tensors
+        return to_proxies, grams, [mixture.squared_norms(), *to_proxies.tensors, *more]
+
+    to_proxies, grams, whole = products(mixture, sets)
     split, labels = len(to_proxies.tensors), _labels_to_proxies(sets)
 
     def compare(tile: Tile, squares: Tensor | None, *tensors: Tensor) -> Comparison:
@@ -212,9 +228,9 @@ def _interpolate_anchors(
         S = nearest_center(S.flatten(0, 1), sets.centers)
         return Comparison(S, Y.flatten(0, 1), valid.reshape(-1, 1))
 
-    tensors = [*to_proxies.tensors, *(() if grams is None else grams.tensors)]
     tiles = _tiles(len(sets.anchors), n, C, hardest, sets.anchors.device)
-    return Comparisons(tiles, [mixture.squared_norms(), *tensors], compare)
+    prefixes = [products(*part)[2] for part in mixture.of_prefixes(sets)]
+    return Comparisons(tiles, whole, compare, prefixes, sets.prefixes.weight)
 
 
 def _tiles(lefts: int, rights: int, classes: int, hardest: int | None, device: torch.device) -> list[Tile]:
@@ -241,9 +257,9 @@ def _labels_to_proxies(sets: Sets) -> Tensor:
 def _embed_anchors(
     mixture: EmbeddedPairs, sets: Sets, partners: Sets, lam_of: FactorMatrix, hardest: int | None
 ) -> Comparisons:
-    lam, device, labels = lam_of.rows(_all_rows(sets)), sets.anchors.device, _labels_to_proxies(sets)
+    lam = lam_of.rows(None if sets.share is None else sets.share.rows)
+    device, labels = sets.anchors.device, _labels_to_proxies(sets)
     (flat,) = to_device([find_pairs(PAIR_KINDS["anc-neg"], partners, hardest)], device)
-    assert flat is not None
     V = _embed_pairs(mixture, flat, lam, sets.start, sets)
     any_pair = len(flat) > 0
     i, j = flat // lam.shape[1] + sets.start, flat % lam.shape[1]
@@ -257,8 +273,6 @@ def _embed_anchors(
         return Comparison(S, Y, torch.full((1, 1), any_pair, dtype=torch.bool, device=device))
 
     size = rows_in_block(len(sets.candidates), device)
-    return Comparisons([slice(at, at + size) for at in range(0, len(V), size)], [V, sets.candidates], compare)
-
-
-def _all_rows(sets: Sets) -> Rows:
-    return None if sets.share is None else sets.share.rows
+    blocks = [slice(at, at + size) for at in range(0, len(V), size)]
+    prefixes = [[x, part.candidates] for part, x in zip(sets.of_prefixes(), _prefixes_of(V, sets), strict=True)]
+    return Comparisons(blocks, [V, sets.candidates], compare, prefixes, sets.prefixes.weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from metrix.core.choices import Choice
 from metrix.core.compute.derivatives import without_autocast
-from metrix.core.compute.micro_batches import embed
+from metrix.core.compute.micro_batches import embed_alone
 from metrix.core.distributed.ranks import ALONE, Batch, Ranks, gather_batch
 from metrix.core.factors import register_generator
 from metrix.core.labels import as_labels
 from metrix.core.loss import AnyLabels, Loss, LossValue
 from metrix.core.memory import CrossBatchMemory
+from metrix.core.prefixes import WHOLE_ONLY, Prefixes
 from metrix.core.relations import GradedLabels, Relation
 from metrix.core.sets import Sets
 from metrix.core.spaces import Space
-from metrix.core.split_model import AnyModel, check_model, is_split
+from metrix.core.split_model import AnyModel
 from metrix.core.tensors import as_tensor
 from metrix.core.validation import at_least_float32, refuse_indices, refuse_unusable, unit, unusable_rows
 from metrix.errors import InvalidInput, describe_value
@@ -54,6 +55,7 @@ class StepOutput:
     pairs: str  # the kind of mixing pairs of this step, or none
     parts: Mapping[str, LossValue] = field(default_factory=dict)  # "clean loss" and "mixed loss": over which anchors
     of: Loss | None = None  # the loss, for its warnings
+    prefixes: tuple[int, ...] = ()  # lengths of the prefixes of the embeddings whose losses are in these
     _numbers: list[StepNumbers] = field(init=False, repr=False, default_factory=list)
 
     def read(self) -> StepNumbers:
@@ -78,15 +80,19 @@ class StepOutput:
         return self.read().left_out_mixed
 
     def _transfer(self) -> StepNumbers:
-        norm = torch.linalg.vector_norm(at_least_float32(self.embeddings), dim=1, keepdim=True)
+        x = at_least_float32(self.embeddings)
+        whole, *shorter = (torch.linalg.vector_norm(x[:, :d], dim=1, keepdim=True) for d in (None, *self.prefixes))
+        unusable = torch.stack([unusable_rows(norm).sum() for norm in (whole, *shorter)]).sum()
         counts = [x for part in self.parts.values() for x in (part.usable, part.anchors)]
-        packed = [self.loss, self.clean, self.mixed, unusable_rows(norm).sum(), *counts]
+        packed = [self.loss, self.clean, self.mixed, unusable, *counts]
         on_device = [x.detach() for x in packed if isinstance(x, Tensor)]
         dtype = self.loss.dtype if self.loss.dtype == torch.float64 else torch.float32
         values = iter(torch.stack([x.to(self.loss.device, dtype) for x in on_device]).tolist())
         numbers = [next(values) if isinstance(x, Tensor) else float(x) for x in packed]
         if numbers[3]:
-            refuse_unusable(norm)
+            refuse_unusable(whole)
+            for dim, norm in zip(self.prefixes, shorter, strict=True):
+                refuse_unusable(norm, f"the first {dim} dimensions of embeddings")
         left_out = {"clean loss": 0, "mixed loss": 0}
         for name, usable, anchors in zip(self.parts, numbers[4::2], numbers[5::2], strict=True):
             left_out[name] = int(anchors - usable)
@@ -103,6 +109,8 @@ class Objective(nn.Module):
     ranks: Ranks = ALONE
     takes_memory = False  # whether past embeddings have a place in this objective
     takes_graded = False  # whether labels that are not one class have a place in this objective
+    takes_matryoshka = False  # whether prefixes of the embeddings have a place in this objective
+    prefixes: Prefixes = WHOLE_ONLY
     memory: CrossBatchMemory | None
     relation: Relation | None
 
@@ -185,6 +193,41 @@ class Objective(nn.Module):
             )
         self.memory = CrossBatchMemory(size, dim, after)
         return self
+
+    def with_matryoshka(self, dims: int | Sequence[int], weight: float = 1.0) -> Self:
+        """Train prefixes of the embeddings too, so that the first numbers of an embedding can stand for it.
+
+        The loss becomes that of the embeddings plus `weight` times that of each prefix, brought to unit norm. Mixing
+        pairs and λ are the same for all of them.
+
+        Args:
+            dims: lengths of the prefixes; the whole, which is always trained, may be among them.
+            weight: of each prefix; 1 is the sum of Matryoshka Representation Learning.
+
+        Returns:
+            The objective itself.
+
+        >>> from metrix import Metrix, losses
+        >>> objective = Metrix(losses.MultiSimilarity(), mixup="embed").with_matryoshka((2, 4))
+        >>> loss = objective(torch.randn(4, 8), torch.tensor([0, 0, 1, 1]))
+        """
+        name, loss = type(self).__name__, type(self.loss).__name__
+        if not self.takes_matryoshka:
+            raise InvalidInput(f"matryoshka: expected the clean loss (Clean) or Metrix, got {name}")
+        if getattr(self.loss, "of_one_dim", False):
+            raise InvalidInput(
+                f"matryoshka: expected a loss that compares embeddings of any dimension, got {loss}, whose centres "
+                "have that of the whole; choose another one, such as ProxyAnchor or SubCenterArcFace"
+            )
+        self.prefixes = Prefixes.of(dims, weight)
+        return self
+
+    def sets_of(self, batch: Batch) -> Sets:
+        """Anchors, positives and negatives of a gathered batch, and the prefixes that are trained."""
+        assert isinstance(self.loss, Loss), "a loss of the generic form has sets"
+        sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+        sets.prefixes = self.prefixes.within(sets.examples.shape[1])
+        return sets
 
     def extend(self, sets: Sets) -> Sets:
         """The sets of a batch, with the embeddings of the memory, if there is one, among the candidates."""
@@ -320,17 +363,16 @@ class EmbeddingObjective(Objective):
 
     def step(self, model: AnyModel, inputs: Tensor, labels: AnyLabels) -> StepOutput:
         """The loss of a batch; a model without `features(x)` and `head(z)` is called itself to embed it."""
-        if is_split(model):
-            _, embeddings = embed(check_model(model), inputs, keep_features=False)
-        else:
-            assert isinstance(model, nn.Module), "a model has features and head, or is a module that embeds"
-            embeddings = model(inputs)
+        embeddings = embed_alone(model, inputs)
         batch = self.gather(embeddings, labels)
         with without_autocast(batch.embeddings):
             loss, clean, over = self.parts_of(batch)
         parts, of = ({}, None) if over is None else ({"clean loss": over}, self.loss)
         mixed = loss.detach() - clean.detach()
-        return StepOutput(loss, clean, mixed, embeddings, self.mixup, self.kinds, parts, of)  # type: ignore[arg-type]
+        return StepOutput(
+            *(loss, clean, mixed, embeddings, self.mixup, self.kinds, parts, of),  # type: ignore[arg-type]
+            prefixes=self.prefixes.dims,
+        )
 
 
 class Clean(EmbeddingObjective):
@@ -350,6 +392,7 @@ class Clean(EmbeddingObjective):
     mixup = "none"
     takes_memory = True
     takes_graded = True
+    takes_matryoshka = True
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
@@ -364,9 +407,13 @@ class Clean(EmbeddingObjective):
     def parts_of(self, batch: Batch) -> EmbeddingLoss:
         """The clean loss; of one of the generic form, each process computes its own share of the anchors."""
         if not isinstance(self.loss, Loss):
-            value = self.loss(at_least_float32(batch.embeddings), batch.labels)
+            x = at_least_float32(as_tensor("embeddings", batch.embeddings))
+            value = self.loss(x, batch.labels)
+            prefixes = self.prefixes.within(x.shape[1]) if self.prefixes.dims else WHOLE_ONLY
+            for dim in prefixes.dims:
+                value = value + prefixes.weight * self.loss(x[:, :dim], batch.labels)
             return EmbeddingLoss(value, value)
-        sets = self.loss.sets(unit(batch.embeddings), batch.labels, batch.division)
+        sets = self.sets_of(batch)
         found = self.loss.clean(self.extend(sets))
         self.remember(sets)
         return EmbeddingLoss(found.value, found.value, found)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from metrix.core.choices import METRIX_PAPER, Choice, by_name
-from metrix.core.comparison import to_device
+from metrix.core.comparison import Comparison, to_device
 from metrix.core.compute.blocks import rows_in_block
 from metrix.core.sets import PositiveLists, Sets
 
@@ -172,33 +172,39 @@ class MixingPairs:
             return torch.ones(len(examples), 1, 1, dtype=torch.bool, device=examples.device)
         return given[0] if len(given) == 1 else given[0] & given[1]
 
-    def labels(self, lam: Tensor) -> Tensor:
-        """mix_λ(y, y') of each pair, from its λ (a, l, r)."""
+    def compare(self, S: Tensor, lam: Tensor) -> Comparison:
+        """Anchors with the mixed examples of their pairs, labelled mix_λ(y, y').
+
+        Args:
+            S: (a, l, r), the similarities.
+            lam: λ as a matrix over ordered pairs, as `of_pair` takes it.
+        """
         if self.Y is None:
-            return self.kind.labels(lam)
+            return Comparison(S, self.kind.labels(lam), self.valid, self.of_pair)
         left, right = self.of_left(self.Y, None), self.of_right(self.Y)
-        return torch.lerp(right, left, lam)
+        return Comparison(S, torch.lerp(right, left, self.of_pair(lam)), self.valid)
 
     def of_pair(self, matrix: Tensor) -> Tensor:
-        """The entries of a matrix (left, right) over ordered pairs of examples for each pair in M(a).
+        """The entries of a matrix (…, left, right) over ordered pairs of examples for each pair in M(a).
 
-        For pairs with the anchor itself, the rows of the matrix are the anchors. Broadcastable to (a, l, r).
+        For pairs with the anchor itself, the rows of the matrix are the anchors. Broadcastable to (…, a, l, r).
         """
-        right = self.right.examples
+        right, several = self.right.examples, matrix.shape[:-2]
         if self.left is None:
-            return (matrix if right is None else matrix.gather(1, right)).unsqueeze(1)
+            matrix = matrix if right is None else matrix.gather(-1, right.expand(*several, *right.shape))
+            return matrix.unsqueeze(-2)
         left = self.left.examples if self.places is None else self.places
         if left is None:
             if right is None:
-                return matrix.unsqueeze(0)
-            flat = matrix.index_select(1, right.flatten())
-            return flat.view(len(matrix), *right.shape).transpose(0, 1)
+                return matrix.unsqueeze(-3)
+            flat = matrix.index_select(-1, right.flatten())
+            return flat.view(*matrix.shape[:-1], *right.shape).transpose(-3, -2)
         if right is None:
-            flat = matrix.index_select(0, left.flatten())
-            return flat.view(*left.shape, matrix.shape[1])
-        number = left[:, :, None] * matrix.shape[1] + right[:, None, :]
+            flat = matrix.index_select(-2, left.flatten())
+            return flat.view(*several, *left.shape, matrix.shape[-1])
+        number = left[:, :, None] * matrix.shape[-1] + right[:, None, :]
         # not matrix[left, right]: its backward pass adds up in any order on several threads of the CPU
-        return matrix.reshape(-1).index_select(0, number.flatten()).view(number.shape)
+        return matrix.reshape(*several, -1).index_select(-1, number.flatten()).view(*several, *number.shape)
 
     def of_left(self, matrix: Tensor, own: Tensor | None) -> Tensor:
         """The entries of a matrix (a, example) for the left example of each pair: (a, l, 1).

@@ -111,6 +111,16 @@ def build_backbone(name: str, weights: str | Path | None = None, image_size: int
     return Backbone(module, anatomy, data_config, channels, channels_last, prefix, has_class_token)
 
 
+def check_backbone(name: object) -> None:
+    """Raise `ChoiceError` unless there is a backbone of this name."""
+    if name in (GLYPHS_CNN, MLP_BACKBONE, RESNET50_V1, *LITE_BACKBONES):
+        return
+    import timm
+
+    if not isinstance(name, str) or not timm.is_model(name):
+        raise _unknown_backbone(str(name), timm.list_models())
+
+
 def build_vector_backbone(inputs: int, hidden: Sequence[int], weights: str | Path | None = None) -> Backbone:
     """Build the layers of vectors up to the one that feature mixup mixes.
 
@@ -146,9 +156,8 @@ def _from_timm(name: str, pretrained: bool, image_size: int | None) -> tuple[nn.
     import timm
     from timm.data.config import resolve_model_data_config
 
+    check_backbone(name)
     timm_name = f"tf_{name}" if name in LITE_BACKBONES else "resnet50" if name == RESNET50_V1 else name
-    if not isinstance(name, str) or not timm.is_model(timm_name):
-        raise _unknown_backbone(name, timm.list_models())
     options: dict[str, Any] = {"num_classes": 0}
     # The pooling of timm is not used but left at its default, because it decides where some transformers have their
     # last norm: with another value, their own weights do not fit.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from metrix.core.choices import find
+from metrix.core.head import PoolLinear
+from metrix.core.prefixes import Prefixes, check_prefix
 from metrix.data import glyphs
 from metrix.data.images import ImageSource, read_pixels
 from metrix.data.survey import map_in_order
@@ -45,6 +48,7 @@ class EmbedderConfig:
     inputs: int | None = None
     hidden: tuple[int, ...] = ()
     mix_at: int | None = None
+    matryoshka: tuple[int, ...] = ()
 
 
 class Embedder(nn.Module):
@@ -66,6 +70,7 @@ class Embedder(nn.Module):
         inputs: with backbone `mlp`, which embeds vectors: their length.
         hidden: the same: widths of the hidden layers.
         mix_at: the same: how many hidden layers come before what feature mixup mixes; all of them by default.
+        matryoshka: lengths of the prefixes of the embedding that are trained too; they are stored with the weights.
 
     The features of a transformer are its patch tokens (n, p, c), without class and register tokens. With
     `pool="cls"`, they are only the class token (n, 1, c).
@@ -88,6 +93,7 @@ class Embedder(nn.Module):
         inputs: int | None = None,
         hidden: Sequence[int] = (),
         mix_at: int | None = None,
+        matryoshka: Sequence[int] = (),
     ) -> None:
         super().__init__()
         dim = check_integer("dim", dim, least=1)
@@ -114,7 +120,10 @@ class Embedder(nn.Module):
         if self._pools_class_token and not built.has_class_token:
             others = ", ".join(repr(name) for name, entry in POOLS.items() if not entry.class_token)
             raise ModelError(f"pool {pool!r} with {backbone!r}, which has no class token; expected one of: {others}")
-        self.config = EmbedderConfig(backbone, dim, pool, freeze_to, frozen_bn, image_size, inputs, widths, mix_at)
+        prefixes = Prefixes.of(matryoshka).within(dim).dims if matryoshka else ()
+        self.config = EmbedderConfig(
+            *(backbone, dim, pool, freeze_to, frozen_bn, image_size, inputs, widths, mix_at), matryoshka=prefixes
+        )
         self.data_config: DataConfig = built.data_config
         self.view: ImageView | None = ImageView()
         self.backbone = built.module
@@ -260,6 +269,28 @@ class Embedder(nn.Module):
             tensors = lora.merge(tensors, self._adapter_scale)
         saving.save(tensors, self.config, self.data_config, self.view, Path(folder))
 
+    def shorten(self, dim: int, force_dim: bool = False) -> Embedder:
+        """A copy whose embeddings are the first `dim` numbers, of unit length; its last layer has only these.
+
+        Args:
+            dim: one of `config.matryoshka`, or that of the whole.
+            force_dim: take a prefix that the model was not trained for.
+
+        >>> Embedder("glyphs-cnn", dim=64, matryoshka=(16,)).shorten(16)(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 16])
+        """
+        wanted = check_prefix(dim, self.config.dim, self.config.matryoshka, force_dim)
+        short = copy.deepcopy(self)
+        last = short.head if isinstance(short.head, PoolLinear) else short.head[-1]  # type: ignore[index]
+        assert isinstance(last, PoolLinear), "every head ends in a linear layer and unit norm"
+        last.linear.weight = nn.Parameter(last.linear.weight.detach()[:wanted].clone())
+        if last.linear.bias is not None:
+            last.linear.bias = nn.Parameter(last.linear.bias.detach()[:wanted].clone())
+        last.linear.out_features = wanted
+        shorter = tuple(prefix for prefix in self.config.matryoshka if prefix < wanted)
+        short.config = replace(self.config, dim=wanted, matryoshka=shorter)
+        return short
+
     @classmethod
     def load(cls, path: str | Path) -> Embedder:
         """The embedder that `save` wrote to a folder, or that of a run folder, in evaluation mode; works offline.
@@ -286,6 +317,8 @@ class Embedder(nn.Module):
         batch_size: int = ENCODED_AT_ONCE,
         device: str | torch.device | None = None,
         progress: OnProgress | None = None,
+        dim: int | None = None,
+        force_dim: bool = False,
     ) -> NDArray[np.float32]:
         """Unit vectors (n, dim) of images, under the view that the model was tested with.
 
@@ -298,6 +331,8 @@ class Embedder(nn.Module):
             batch_size: images that go through the network at a time.
             device: where to compute, such as 'cuda'; the model is moved there. By default, where it is.
             progress: called with (images done, images in all).
+            dim: only so many numbers of each vector, brought to unit length; all by default.
+            force_dim: take a prefix that the model was not trained for.
 
         Raises:
             ImageError: a file is missing or cannot be decoded.
@@ -308,6 +343,9 @@ class Embedder(nn.Module):
         batch_size = check_integer("batch_size", batch_size, least=1)
         if device is not None:
             self.to(device)
+        if dim is not None:
+            short = self.shorten(dim, force_dim)
+            return short.encode(images, batch_size=batch_size, progress=progress)
         view, where = self._build_view(), next(self.parameters()).device
         given = list(np.atleast_2d(np.asarray(images, np.float32))) if self.takes_vectors else _as_list(images)
         vectors = np.empty((len(given), self.config.dim), np.float32)

@@ -103,23 +103,30 @@ def cpu_has_bfloat16() -> bool:
     return runs_bfloat16({})
 
 
-def open_engine_file(path: Path, digest: str, side: int) -> Engine:
+def open_engine_file(path: Path, digest: str, side: int, dim: int | None = None) -> Engine:
     """The engine of a file that `metrix export --onnx` wrote, perhaps in int8.
 
     Args:
         path: the file
         digest: SHA-256 of the weights that it must have been exported from
         side: of the images in pixels
+        dim: of the embeddings; None: any
     """
     import hashlib
 
     from metrix.model.export import read_onnx_about
 
-    made_from = read_onnx_about(path).get("model")
+    about = read_onnx_about(path)
+    made_from, found = about.get("model"), about.get("embedding", {}).get("dim")
     if made_from != digest:
         raise ModelError(
             f"{path} was exported from another model: expected weights {digest[:12]}, got {str(made_from)[:12]}; "
             "export this run with metrix export RUN --onnx FILE"
+        )
+    if dim is not None and found != dim:
+        raise ModelError(
+            f"{path}: expected embeddings of dimension {dim}, got {found}; give --dim {found}, or export with "
+            f"--dim {dim}"
         )
     content = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return Engine(f"{ONNX}:{content}", OnnxSession(path), max(8, min(256, round(8 * (224 / side) ** 2))))

@@ -6,6 +6,7 @@ belong together, even if saving is interrupted between the two files. `config.js
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -72,6 +73,15 @@ def save(
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(plain, path, metadata={_HEADER: text}))
     write_text(folder / CONFIG_FILE, text)
+
+
+def digest_weights(file: Path) -> str:
+    """SHA-256 of a file of weights."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def read(path: Path) -> SavedModel:

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from metrix.core.compute.recompute import keep_running_statistics
-from metrix.core.split_model import AnyModel, SplitModel, check_model
+from metrix.core.split_model import AnyModel, SplitModel, check_model, is_split
 from metrix.errors import MetrixWarning, check_integer
 
 
@@ -122,6 +122,15 @@ class _Again(AbstractContextManager[None]):
 def without_micro_batches(model: SplitModel) -> SplitModel:
     """The model that a `MicroBatched` wraps, or the model itself: mixed examples have a memory budget of their own."""
     return model.model if isinstance(model, MicroBatched) else model
+
+
+def embed_alone(model: AnyModel, inputs: Tensor) -> Tensor:
+    """Embeddings of a batch; a model without `features(x)` and `head(z)` is called itself."""
+    if is_split(model):
+        return embed(check_model(model), inputs, keep_features=False)[1]
+    assert isinstance(model, nn.Module), "a model has features and head, or is a module that embeds"
+    found: Tensor = model(inputs)
+    return found
 
 
 def embed(model: SplitModel, inputs: Tensor, keep_features: bool) -> tuple[Tensor | None, Tensor]:
