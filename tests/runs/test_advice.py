@@ -26,6 +26,12 @@ def write_run(folder: Path, recall: float | None, images: str = "same", **values
     return run.path
 
 
+def add_fit(path: Path, training: float, unseen: float) -> None:
+    run = RunFolder(path)
+    assert run.results is not None
+    run.write_json("results.json", {**run.results, "fit": {"training_map@r": training, "unseen_map@r": unseen}})
+
+
 def pairs(folder: Path, clean: list[float], mixed: list[float], **values: Any) -> list[Path]:
     runs = [write_run(folder, recall, seed=seed) for seed, recall in enumerate(clean)]
     mixing = {"mixup": ["embed"], **values}
@@ -38,6 +44,20 @@ def test_a_gain_outside_the_interval(tmp_path):
     first, second = found.sentences()
     assert first.startswith("embed: Recall@1 +4.0 ± 2.5 points against the clean loss, over 3 seeds")
     assert second == "Mixup helped: the interval excludes zero."
+
+
+@pytest.mark.parametrize(("training", "words"), [(0.99, "fit their training classes"), (0.4, "do not fit")])
+def test_the_fit_of_the_clean_runs_is_said(tmp_path, training, words):
+    runs = pairs(tmp_path, [0.50, 0.51, 0.52], [0.53, 0.55, 0.57])
+    for path in runs[:3]:  # the mixed ones have no say in it
+        add_fit(path, 0.7, 0.7)
+    assert advise(runs)[0].fit is None  # not all clean runs measured it
+    for number, path in enumerate(runs[3:]):
+        add_fit(path, training + 0.001 * (number - 1), 0.3)
+    (found,) = advise(runs)
+    assert found.to_dict()["fit"] == pytest.approx({"training_map@r": training, "unseen_map@r": 0.3})
+    (said,) = [one for one in found.sentences() if words in one]
+    assert f"MAP@R {100 * training:.1f} %, unseen ones 30.0 %" in said
 
 
 def test_too_few_seeds_and_how_many_more(tmp_path):

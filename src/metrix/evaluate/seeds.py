@@ -41,7 +41,7 @@ class SeedDifferences:
     @property
     def margin(self) -> float:
         """Half the 95 % confidence interval of the mean difference: t(0.975, n-1) · s / √n, Student's t."""
-        return _critical(len(self.values)) * self.spread / math.sqrt(len(self.values))
+        return critical_value(len(self.values)) * self.spread / math.sqrt(len(self.values))
 
     @property
     def decided(self) -> bool:
@@ -69,7 +69,8 @@ class SeedDifferences:
         return high * self.spread
 
 
-def _critical(n: int) -> float:
+def critical_value(n: int) -> float:
+    """t(0.975, n-1) of Student's distribution: half the 95 % interval of the mean of n values, in units of s / √n."""
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, n - 1))
@@ -79,5 +80,5 @@ def _power(effect: float, n: int) -> float:
     """The power of a two-sided paired t-test with n pairs, for a mean difference in units of its deviation."""
     from scipy.stats import nct
 
-    shift, critical = effect * math.sqrt(n), _critical(n)
+    shift, critical = effect * math.sqrt(n), critical_value(n)
     return float(nct.sf(critical, n - 1, shift) + nct.cdf(-critical, n - 1, shift))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from metrix.evaluate.seeds import SeedDifferences
 from metrix.messages import count
 from metrix.runs.comparison import find_differing_settings, format_setting
 from metrix.train.config import Config
+from metrix.train.fit import average_fit, describe_outlook
 from metrix.train.run_folder import RunFolder, open_run_folder
 from metrix.train.untrained import TRY, describe_harm
 
@@ -31,6 +32,7 @@ class Advice:
         mixed: Recall@1 of the mixed runs.
         unpaired: folders of runs whose seed the other side does not have.
         unbeaten: how many of the runs did not beat the untrained network.
+        fit: MAP@R of training and unseen classes of the clean runs, where they measured it.
     """
 
     mixup: str
@@ -39,6 +41,7 @@ class Advice:
     mixed: tuple[float, ...]
     unpaired: tuple[str, ...] = ()
     unbeaten: int = 0
+    fit: Mapping[str, float] | None = None
 
     @property
     def differences(self) -> SeedDifferences:
@@ -54,6 +57,8 @@ class Advice:
         ]
         if found.decided:
             said.append(f"Mixup {'helped' if found.mean > 0 else 'harmed'}: the interval excludes zero.")
+        if outlook := describe_outlook(self.fit):
+            said.append(outlook)
         if self.unbeaten:
             runs = count(len(self.clean) + len(self.mixed), "run")
             said.append(
@@ -92,6 +97,7 @@ class Advice:
             "seeds_needed": found.seeds_needed(),
             "unpaired": list(self.unpaired),
             "unbeaten": self.unbeaten,
+            "fit": None if self.fit is None else dict(self.fit),
         }
 
 
@@ -134,7 +140,8 @@ def _pair(name: str, clean: dict[int, RunFolder], mixed: dict[int, RunFolder]) -
     sides = [tuple(_recall(side[seed]) for seed in seeds) for side in (clean, mixed)]
     paired = [side[seed].results or {} for side in (clean, mixed) for seed in seeds]
     unbeaten = sum(bool(describe_harm(results)) for results in paired)
-    return Advice(name, seeds, sides[0], sides[1], tuple(str(run.path) for run in alone), unbeaten)
+    fit = average_fit(paired[: len(seeds)])
+    return Advice(name, seeds, sides[0], sides[1], tuple(str(run.path) for run in alone), unbeaten, fit)
 
 
 def _recall(run: RunFolder) -> float:

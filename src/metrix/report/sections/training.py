@@ -8,6 +8,7 @@ from metrix.report.figures.curves import Curve, draw_curves
 from metrix.report.page import Block, Section, SideBySide, Text
 from metrix.report.reported_runs import ReportedRun
 from metrix.train.collapse import describe_collapse
+from metrix.train.fit import describe_training_fit
 from metrix.train.untrained import describe_harm
 
 
@@ -18,7 +19,7 @@ def build_training_section(runs: Sequence[ReportedRun]) -> Section:
     without = [run.name for run in runs if not _read_points(run, "clean")[0]]
     if without:
         blocks.append(Text(f"No losses logged yet: {', '.join(without)}.", "missing"))
-    if len({run.config.loss.loss for run in runs}) > 1:
+    if len({run.config.objective_name for run in runs}) > 1:
         blocks.append(Text("The runs have different losses, so the heights of their loss curves cannot be compared."))
     for key, caption in (
         ("clean", "Mean clean loss of each epoch."),
@@ -42,6 +43,8 @@ def build_training_section(runs: Sequence[ReportedRun]) -> Section:
         )
         blocks.append(Text(told, "note"))
     for run in runs:
+        if fit := describe_training_fit(run.results or {}):
+            blocks.append(Text(f"{run.name}: {fit}.", "note"))
         if harm := describe_harm(run.results or {}):
             blocks.append(Text(f"{run.name}: {harm}.", "note"))
         collapse = (run.results or {}).get("collapse")
