@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from metrix import Clean, Metrix
-from metrix.cli.flags import with_config_flags
+from metrix.cli.flags import NOT_FLAGS, with_config_flags
 from metrix.errors import InvalidInput
 from metrix.train import Config, config, presets
 from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
@@ -38,6 +38,9 @@ def test_left_out_keys_have_defaults(tmp_path: Path) -> None:
         ("train:\n  epochs: -1\n", "train.epochs=-1"),
         ("mixing:\n  mixup: [feture]\n", "mixing.mixup.0='feture'"),
         ("a: [\n", "is not YAML"),
+        ("data:\n  root: 2020-13-45\n", "is not YAML"),
+        ("train:\n  epochs: 3\n  lr: 0.1\n  epochs: 4\n", "c.yaml, line 4: expected each key once, got 'epochs' again"),
+        ("train: {epochs: 3}\nmodel: {dim: 8}\n'train': {lr: 1}\n", "got 'train' again, which is in line 1 already"),
     ],
 )
 def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
@@ -45,6 +48,12 @@ def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         config.read_config(tmp_path / "c.yaml")
     assert message in str(caught.value)
+
+
+def test_what_an_alias_brings_may_be_overridden(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("train: {<<: {epochs: 3, lr: 0.5}, epochs: 7}\n")
+    read = config.read_config(tmp_path / "c.yaml")
+    assert (read.train.epochs, read.train.lr) == (7, 0.5)
 
 
 def test_no_file() -> None:
@@ -56,7 +65,13 @@ def test_every_key_is_a_flag() -> None:
     def verb(*, flags: dict[str, object]) -> None: ...
 
     flags = set(inspect.signature(with_config_flags(verb)).parameters)
-    assert flags == set(config.sections()) - {"data"}  # the data is the verb's argument
+    assert flags == set(config.sections()) - set(NOT_FLAGS)  # the data is the verb's argument
+
+    from metrix.cli.distil import NO_PART
+
+    every = set(inspect.signature(with_config_flags(verb, without=NO_PART)).parameters) | set(NO_PART)
+    assert every == set(config.sections())
+    assert {"distance_weight", "angle_weight", "cosine_weight", "label_weight", "compatible"}.isdisjoint(NO_PART)
 
 
 def test_key_names_are_unique() -> None:
@@ -71,7 +86,7 @@ def test_presets_build(name: str) -> None:
     objective = build_objective(settings, loss, torch.Generator())
     value = objective.loss(torch.eye(8)[[0, 1, 2, 3, 4, 5, 6, 7]], torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     assert torch.isfinite(value)
-    if LOSSES[settings.loss.loss].takes_mixup:
+    if LOSSES[settings.loss.loss].takes_mixup and "dinov2" not in name:
         assert isinstance(objective, Metrix)
         assert objective.strength == (0.8 if name == "glyphs" else 0.4)
     else:

@@ -176,13 +176,14 @@ def test_the_unseen_classes_are_looked_at_once(small: Config, tmp_path: Path, mo
     train(small, tmp_path / "run")
     dataset = open_data(small, lambda *_: None)
     test, seen = set(dataset.test.class_names), set(select_training_part(small, dataset).class_names)
-    *validations, final = embedded
+    *validations, final, fitted = embedded
     assert len(validations) == 3  # before the first epoch, and after each
     for classes in validations:
         assert classes
         assert not classes & test
         assert not classes & seen
     assert final == test
+    assert fitted == seen  # how well they are fitted
 
 
 def test_early_stopping(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +323,7 @@ def test_training_that_does_harm_keeps_the_untrained_network_and_says_so(
 
     literally = state.measure
 
-    def worse_with_steps(batches: Any, name: str, team: Any) -> dict[str, Any]:
+    def worse_with_steps(batches: Any, name: str, team: Any, fit: bool = False) -> dict[str, Any]:
         found = literally(batches, name, team)
         if name == "val":
             found["recall"]["1"] = {0: 0.947, 8: 0.93, 12: 0.94}[steps.pop(0)]

@@ -15,10 +15,19 @@ import typer
 from metrix.train import config as configuration
 from metrix.train.choices import CHOICES
 
-_PANELS = {"data": "Data", "model": "Model", "loss": "Loss", "mixing": "Mixup", "train": "Training"}
+_PANELS = {
+    "data": "Data",
+    "model": "Model",
+    "loss": "Loss",
+    "mixing": "Mixup",
+    "distil": "Distillation",
+    "train": "Training",
+}
+# The data are an argument; what is about a teacher is given to metrix distil.
+NOT_FLAGS = ("data", *configuration.Distillation.model_fields)
 
 
-def with_config_flags(verb: Callable[..., None], without: Collection[str] = ("data",)) -> Callable[..., None]:
+def with_config_flags(verb: Callable[..., None], without: Collection[str] = NOT_FLAGS) -> Callable[..., None]:
     """Add a flag for each key of the configuration to a verb.
 
     Args:

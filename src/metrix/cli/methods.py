@@ -89,7 +89,8 @@ def _print_list(listed: list[ListedMethod]) -> None:
         table.add_row(row.name, row.line, row.reference, row.goes_with)
     console.print(table)
     console.print(
-        "The names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --scheme of metrix train. "
+        "The names are values of --loss, --mixup-method, --mixup, --pairs, --pool and --scheme of metrix train; "
+        "distillation losses are those of metrix distil. "
         "metrix methods --train trains all of them at a small scale."
     )
 

@@ -22,7 +22,9 @@ def train_command(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="glyphs, a folder, tar files, a manifest, or LAYOUT:PATH such as cub:PATH", show_default=False
+            help="glyphs, a folder, tar files, Parquet files with images, hf:owner/name, a manifest, or LAYOUT:PATH "
+            "such as cub:PATH",
+            show_default=False,
         ),
     ] = None,
     data_option: Annotated[str | None, typer.Option("--data", help="another way to give the data")] = None,
@@ -30,7 +32,8 @@ def train_command(
         str | None,
         typer.Option(
             help="named settings: glyphs, cpu/cars, paper/cub, paper/cars, paper/sop or paper/inshop; a loss may "
-            "follow those of the paper, such as paper/sop/contrastive"
+            "follow those of the paper, such as paper/sop/contrastive; dinov2 or lora/dinov2, of a public recipe for "
+            "GPUs, with which no figure of metrix was measured"
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
@@ -77,12 +80,7 @@ def train_command(
     Settings come from a preset or a YAML file; flags override them. The network starts from pretrained weights unless
     --weights says otherwise.
     """
-    import json
-
-    from metrix.cli.terminal.training import build_run_watcher
     from metrix.errors import InvalidInput
-    from metrix.train import train as run_training
-    from metrix.train.distributed import Launch, is_first, parse_strategy
     from metrix.train.run_folder import open_run_folder
 
     if data is not None and data_option is not None and data != data_option:
@@ -113,18 +111,46 @@ def train_command(
             return
         if data is None and config is None and preset != "glyphs":
             raise InvalidInput("no data was given; expected a folder of class folders, a manifest, or glyphs")
-    watcher = build_run_watcher(quiet or json_output)
-    launch = Launch(devices, nodes, parse_strategy(strategy))
-    run = run_training(
+    train_and_print(
         settings,
         output,
+        quiet,
+        json_output,
+        (devices, nodes, strategy),
         resume=resume or finish,
         **ends,
         finish=finish is not None,
-        watcher=watcher,
-        launch=launch,
         measured=open_run_folder(like) if like is not None and all_classes else None,
     )
+
+
+def train_and_print(
+    settings: Config | None,
+    output: Path | None,
+    quiet: bool,
+    json_output: bool,
+    processes: tuple[int | None, int | None, str],
+    **options: Any,
+) -> None:
+    """Train, or go on with a run, and print its results and what may follow.
+
+    Args:
+        settings: of a new run
+        output: its folder
+        quiet, json_output: what is printed
+        processes: devices, nodes and strategy
+        options: those of `metrix.train.train`
+    """
+    import json
+
+    from metrix.cli.terminal.training import build_run_watcher
+    from metrix.train import train as run_training
+    from metrix.train.distributed import Launch, is_first, parse_strategy
+
+    devices, nodes, strategy = processes
+    launch = Launch(devices, nodes, parse_strategy(strategy))
+    watcher = build_run_watcher(quiet or json_output)
+    run = run_training(settings, output, watcher=watcher, launch=launch, **options)
     if json_output and is_first():
         typer.echo(json.dumps({"run": str(run.path), **(run.results or {})}))
     elif not quiet and is_first():
@@ -133,18 +159,23 @@ def train_command(
 
 def _suggest(run: Path, config: Config) -> None:
     from metrix.cli.terminal.next_steps import command, print_next
-    from metrix.train.data_place import path_of
+    from metrix.train.data_place import for_commands
     from metrix.train.network import name_examples
 
-    data, examples = path_of(config.data.data) or config.data.data, name_examples(config)
+    examples = name_examples(config)
     shown = "a page with curves, measures" + (" and retrieved images" if examples == "images" else " and maps")
     measures = [
         (command("metrix", "evaluate", run), "all measures, with intervals"),
         (command("metrix", "report", run), shown),
     ]
+    if (teacher := config.distil.teacher) is not None:
+        measures.insert(1, (command("metrix", "compare", teacher, run), "against its teacher"))
+        if config.distil.compatible:
+            among = command("metrix", "evaluate", run, "--against", teacher)
+            measures.insert(2, (among, "its queries among images as the teacher embeds them"))
     print_next(
         *(measures if config.data.unseen else ()),
-        (command("metrix", "index", run, data, "-o", "my.index"), f"{examples} to search in"),
+        (command("metrix", "index", run, *for_commands(config), "-o", "my.index"), f"{examples} to search in"),
     )
 
 

@@ -31,10 +31,12 @@ from metrix.model import ActivationCache, DataConfig, Embedder
 from metrix.train.config import Config
 from metrix.train.names import LOSSES, MIXUP_TYPES
 from metrix.train.network import name_examples
+from metrix.train.unlabelled import UnlabelledBatches
 
 if TYPE_CHECKING:
     from metrix.core.relations import Relation
     from metrix.train.distributed import Team
+    from metrix.train.frozen_network import FrozenNetwork
 
 Report = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
 EMBEDDED_AT_ONCE = 256  # images
@@ -62,6 +64,8 @@ def open_data(config: Config, report: Report = ignore_report, *, in_memory: bool
         layout=choice.layout,
         root=choice.root,
         follow_links=choice.follow_links,
+        image_column=choice.image_column,
+        label_column=choice.label_column,
         max_bad=choice.max_bad if choice.max_bad < 1 else int(choice.max_bad),
         cache="none" if skip_cache else choice.cache,
         short_side=SHORT_SIDE if skip_cache else None,
@@ -122,7 +126,7 @@ def build_sampler(config: Config, part: Part, share: tuple[int, int] = (0, 1)) -
     rank, world = share
     if train.sampler == "random":
         return RandomSampler(len(part), min(train.batch_size, len(part)), seed=train.seed, rank=rank, world_size=world)
-    if train.per_class < 2 and LOSSES[config.loss.loss].needs_pairs:
+    if train.per_class < 2 and config.uses_labels and LOSSES[config.loss.loss].needs_pairs:
         raise InvalidInput(
             f"per_class: expected at least 2 with loss {config.loss.loss!r}, whose positives are "
             f"{name_examples(config)} of the same class, got {train.per_class}; raise it, or choose a loss with "
@@ -160,7 +164,7 @@ def build_views(config: Config, wanted: DataConfig, layout: str) -> tuple[Any, A
 
 
 def embed_batches(
-    network: nn.Module, part: Part, batches: Sequence[Sequence[int]], device: torch.device, workers: int
+    network: nn.Module | FrozenNetwork, part: Part, batches: Sequence[Sequence[int]], device: torch.device, workers: int
 ) -> Iterator[Tensor]:
     """Embeddings of batches of a part's images, on the CPU, batch by batch.
 
@@ -193,30 +197,48 @@ class ImageBatches:
         self.part = part.with_transform(train_view, seed=config.train.seed)
         self.sampler: BatchSampler = build_sampler(config, part, (team.rank, team.size) if team else (0, 1))
         self.network: nn.Module = embedder
+        self.unlabelled: UnlabelledBatches | None = None
         self._loader: Any = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether batches go to a GPU that copies while the host goes on."""
+        return self.team is not None and self.team.device.type == "cuda" and torch.cuda.is_available()
+
+    def add_unlabelled(self, part: Part) -> None:
+        """Let images without label join the batches from now on, with the label -1."""
+        view, _ = build_views(self.config, self.embedder.data_config, part.layout)
+        share = (self.team.rank, self.team.size) if self.team else (0, 1)
+        self.unlabelled = UnlabelledBatches(part, self.config, view, self.sampler.batches_per_epoch, share, self.on_gpu)
 
     def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from number `start` on."""
+        labelled = self._labelled_batches(epoch, start)
+        return labelled if self.unlabelled is None else self.unlabelled.join(labelled, epoch, start)
+
+    def _labelled_batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         self.part.set_epoch(epoch)
         self.sampler.set_epoch(epoch, start)
         if self.workers == 0:
             return (self.part.batch(indices) for indices in self.sampler)
         if self._loader is None:
-            on_gpu = self.team is not None and self.team.device.type == "cuda" and torch.cuda.is_available()
-            self._loader = data.loader(self.part, self.sampler, workers=self.workers, pinned=on_gpu)
+            self._loader = data.loader(self.part, self.sampler, workers=self.workers, pinned=self.on_gpu)
         return iter(self._loader)
 
     def example(self) -> Tensor:
         """One input of the network, (1, …), without drawing a random number."""
         return self.part.with_transform(self.test_view).batch([0])[0]
 
-    def embed(self, part: Part, device: torch.device) -> Tensor:
-        """Unit embeddings (n, d) of a part under the test view; processes share the work and all get the result."""
+    def embed(self, part: Part, device: torch.device, network: FrozenNetwork | None = None) -> Tensor:
+        """Unit embeddings (n, d) of a part under the test view; processes share the work and all get the result.
+
+        `network` is another one than that which is trained.
+        """
         still = part.with_transform(self.test_view)
 
         def embed_rows(rows: range) -> Iterator[Tensor]:
             batches = [rows[start : start + EMBEDDED_AT_ONCE] for start in range(0, len(rows), EMBEDDED_AT_ONCE)]
-            return embed_batches(self.embedder, still, batches, device, self.workers)
+            return embed_batches(network or self.embedder, still, batches, device, self.workers)
 
         return self._embed_shares(len(part), embed_rows)
 
@@ -301,7 +323,7 @@ class ActivationBatches(ImageBatches):
         """The cached activations of one view, (1, …)."""
         return self.cache.read([(0, 0)])
 
-    def embed(self, part: Part, device: torch.device) -> Tensor:
+    def embed(self, part: Part, device: torch.device, network: FrozenNetwork | None = None) -> Tensor:
         """Unit embeddings (n, d) of a part from the cached activations of its test view."""
         cache = self._open_cache(part.with_transform(self.test_view), f"test {self.view}", 1)
 

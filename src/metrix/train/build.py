@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from metrix.core.choices import find
+from metrix.core.distillation import DistillationLoss
 from metrix.core.objective import Clean, Objective
 from metrix.core.table1 import ProxyAnchor
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.model.mlp import MLP_BACKBONE
 from metrix.train.config import Config, LossChoice, Mixing, Training
+from metrix.train.mixing_schedule import check_schedule
 from metrix.train.names import LOSSES, METHODS
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
@@ -38,6 +40,7 @@ def build_embedder(config: Config, inputs: int | None = None) -> Embedder:
         model.freeze_to,
         frozen_bn=model.frozen_bn,
         image_size=config.data.image_size,
+        matryoshka=model.matryoshka,
         **(of_vectors if model.backbone == MLP_BACKBONE else {}),  # type: ignore[arg-type]
     )
     if model.frozen_affine:
@@ -87,9 +90,11 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
         objective: Objective = Clean(loss)
     else:
         check_mixing(mixing)
+        check_schedule(config)
         method = METHODS[mixing.mixup_method]
         settings = {parameter: getattr(mixing, key) for parameter, key in method.settings.items()}
         objective = method.make(loss, generator=generator, **settings)
+    _train_prefixes(objective, config)
     if train.memory is None:
         if train.memory_after > 0:
             raise InvalidInput(
@@ -102,6 +107,29 @@ def build_objective(config: Config, loss: nn.Module, generator: torch.Generator)
             "slices of the embedding, which cannot be compared with each other"
         )
     return objective.with_memory(train.memory, config.model.dim, train.memory_after)
+
+
+def _train_prefixes(objective: Objective, config: Config) -> None:
+    """Train prefixes of the embedding with the objective, if that is configured."""
+    model = config.model
+    if not model.matryoshka:
+        if model.matryoshka_weight != 1.0:
+            raise InvalidInput(
+                "matryoshka_weight: expected prefixes with it, such as matryoshka=64,128, got "
+                f"{model.matryoshka_weight:g} alone"
+            )
+        return
+    if max(model.matryoshka) > model.dim:
+        raise InvalidInput(
+            f"matryoshka: expected prefixes of an embedding of dim {model.dim}, got {max(model.matryoshka)}; leave it "
+            f"out, or set dim={max(model.matryoshka)}"
+        )
+    if config.train.scheme != "none":
+        raise InvalidInput(
+            f"matryoshka: expected none with scheme {config.train.scheme!r}, got "
+            f"{','.join(map(str, model.matryoshka))}; its batches train different slices of the embedding"
+        )
+    objective.with_matryoshka(model.matryoshka, model.matryoshka_weight)
 
 
 def check_mixing(mixing: Mixing) -> None:
@@ -135,10 +163,12 @@ def build_optimizer(
     train = config.train
     head_lr = train.head_lr or train.lr
     own_lr = train.proxy_lr or LOSSES[config.loss.loss].own_lr or PROXY_LR_FACTOR * head_lr
+    learnt_map = loss.map if isinstance(loss, DistillationLoss) else None  # from the student's to the teacher's space
+    heads = _trained(embedder.head) + ([] if learnt_map is None else _trained(learnt_map))
     groups: list[dict[str, Any]] = [
         _group("backbone", _trained(embedder.backbone), train.lr),
-        _group("head", _trained(embedder.head), head_lr),
-        _group("proxies", _trained(loss), own_lr),
+        _group("head", heads, head_lr),
+        _group("proxies", [p for p in _trained(loss) if all(p is not other for other in heads)], own_lr),
     ]
     # on the CPU a fused update saves no measurable time
     fused: dict[str, Any] = {"fused": True} if device is not None and device.type == "cuda" else {}

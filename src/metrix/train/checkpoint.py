@@ -41,6 +41,8 @@ class Progress:
     skipped_here    those of this epoch
     skipped_last    those since the last step that was not skipped
     separation      of positives and negatives, to notice a collapse: see `metrix.train.collapse`
+    hits            shares of batches' images that were nearest to their class, in the last measurements
+    mixing_from     the step from which on examples are mixed, once it is known
     scaler          state of the gradient scaler (16-mixed)
     """
 
@@ -58,6 +60,8 @@ class Progress:
     skipped_here: Count = 0
     skipped_last: Count = 0
     separation: CollapseWatch = field(default_factory=CollapseWatch)
+    hits: list[float] = field(default_factory=list)
+    mixing_from: Count | None = None
     scaler: dict[str, Any] | None = None
 
     def count_step(self, losses: list[float]) -> None:

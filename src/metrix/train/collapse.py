@@ -32,7 +32,9 @@ NONE = 0.2  # a separation that is none
 
 @torch.no_grad()
 def measure_separation(embeddings: Tensor, labels: Tensor) -> Tensor | None:
-    """Mean similarity of positives, of negatives, and their separation (3,); None for a batch without one of both.
+    """Mean similarity of positives, of negatives, and their separation; None for a batch without one of both.
+
+    The fourth number is the share of embeddings whose nearest other one is of their class.
 
     The result is on the device of the embeddings, which are not waited for; labels are on the host.
 
@@ -51,7 +53,9 @@ def measure_separation(embeddings: Tensor, labels: Tensor) -> Tensor | None:
     spread = ((weights[2:] * (S - means.unsqueeze(1)).square()).sum() / 2).sqrt()
     # similarities that differ by rounding only have no separation
     separation = torch.where(spread > 1e-6, (means[0] - means[1]) / spread.clamp_min(1e-6), 0.0)
-    return torch.cat([means, separation.unsqueeze(0)])
+    nearest = S.view(len(f), -1).fill_diagonal_(-torch.inf).argmax(1)
+    hits = same.to(f.device).gather(1, nearest.unsqueeze(1)).float().mean(0)
+    return torch.cat([means, separation.unsqueeze(0), hits])
 
 
 class SeparationProbe:
@@ -61,10 +65,15 @@ class SeparationProbe:
         self.steps = 0
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """The separation of the embeddings of a step (3,), if it is due and can be measured."""
+        """The separation of the embeddings of a step (4,), if it is due and can be measured."""
         due = self.steps % EVERY == 0
         self.steps += 1
-        return measure_separation(embeddings, labels) if due else None
+        if not due:
+            return None
+        labelled = (labels >= 0).nonzero().flatten()  # others have -1
+        if len(labelled) < len(labels):
+            embeddings, labels = embeddings.index_select(0, labelled.to(embeddings.device)), labels[labelled]
+        return measure_separation(embeddings, labels)
 
 
 @dataclass(config=ConfigDict(extra="forbid", strict=True))

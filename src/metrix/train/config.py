@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from metrix.errors import InvalidInput, check_share, describe_value, unknown_choice
 from metrix.files import describe_failure
 from metrix.machine.devices import check_device_name
+from metrix.yaml_text import parse_yaml
 
 # The keys whose values are names of a table in `metrix.train.names`.
 TABLES = {
@@ -61,6 +62,17 @@ def _as_tuple(given: object) -> object:
 PositiveNumbers = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_tuple)]
 
 
+def _start_of_mixup(given: object) -> object:
+    """A share of the steps below 1, or `fit`."""
+    try:
+        share = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        share = -1.0
+    if given != "fit" and not 0 <= share < 1:
+        raise ValueError("expected a share of the steps from 0 to below 1, or fit")
+    return given if given == "fit" else share
+
+
 def _whole_precision(name: object) -> object:
     return "bf16-mixed" if name == "bf16" else name
 
@@ -86,20 +98,28 @@ class Data(ConfigSection):
 
     data: str = Field(
         "glyphs",
-        description="glyphs, glyphs-mini, a folder, a manifest (.csv, .tsv, .parquet), vectors (.parquet, .npz, .npy), "
-        "or LAYOUT:PATH",
+        description="glyphs, glyphs-mini, a folder, a manifest (.csv, .tsv, .parquet), Parquet files with images, "
+        "hf:owner/name (Hugging Face), vectors (.parquet, .npz, .npy), or LAYOUT:PATH",
     )
     unseen: float = Field(
         0.5, ge=0, lt=1, description="share of a folder's classes kept for testing; 0 trains on all, of any layout"
     )
     split_seed: int = Field(0, ge=0, description="seed of the split into seen and unseen classes")
     layout: str | None = Field(
-        None, description="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest"
+        None,
+        description="layout of the data, if it is not recognised: cub, cars, sop, inshop, folder, manifest, "
+        "parquet, hf",
     )
     root: str | None = Field(
         None, description="folder that the paths of a manifest are relative to; its own by default"
     )
     follow_links: bool = Field(False, description="follow symbolic links that lead out of the folder of the data")
+    image_column: str | None = Field(
+        None, description="column of images in Parquet files and data of Hugging Face, if there are several"
+    )
+    label_column: str | None = Field(
+        None, description="column of labels in Parquet files and data of Hugging Face, if there are several"
+    )
     max_bad: float = Field(0.01, ge=0, description="unreadable images to tolerate: a share below 1, or a count")
     holdout: float = Field(0.1, ge=0, lt=1, description="share of the training classes held out for model selection")
     train_classes: int | None = Field(None, ge=2, description="train on only this many of the training classes")
@@ -127,6 +147,13 @@ class Model(ConfigSection):
         "resnet50", description="a timm model, efficientnet_lite0, 1 or 2, or glyphs-cnn; mlp for vectors"
     )
     dim: int = Field(512, ge=1, description="length of the embedding")
+    matryoshka: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (),
+        description="train prefixes of the embedding too, such as 64,128: their lengths, separated by commas, or none",
+    )
+    matryoshka_weight: float = Field(
+        1.0, ge=0, description="weight of the loss of each prefix; that of the whole embedding has 1"
+    )
     pool: PoolName = Field("avg+max", description="pooling of the head")
     head_init: Literal["random", "whiten"] = Field(
         "random", description="head before training: random, or whitened principal components of the training images"
@@ -202,6 +229,14 @@ class Mixing(ConfigSection):
     )
     strength: float = Field(0.4, ge=0, description="w, weight of the mixed loss")
     alpha: float = Field(2.0, gt=0, description="α of the distribution of λ, Beta(α, α)")
+    mixup_after: Annotated[str | float, BeforeValidator(_start_of_mixup)] = Field(
+        0.0,
+        description="when mixup begins: after a share of the steps, such as 0.5, or fit: after the epoch in which 95 % "
+        "of a batch's images are nearest to one of their class",
+    )
+    mixup_ramp: float = Field(
+        0.0, ge=0, le=1, description="share of the steps in which w then grows from 0 to its value; 0 for none"
+    )
     hard_negatives: tuple[int | None, ...] | None = Field(
         None, description="mix only with the k hardest negatives, or all; one value per mixup type"
     )
@@ -227,6 +262,28 @@ class Mixing(ConfigSection):
         return f"{self.mixup_method} {types}"
 
 
+class Distillation(ConfigSection):
+    """The run whose embeddings are imitated; without one, a run is trained with labels alone."""
+
+    teacher: str | None = Field(None, description="folder of the finished run whose embeddings are imitated")
+    teacher_digest: str | None = Field(None, description="SHA-256 of the teacher's weights; taken when the run starts")
+    distance_weight: float = Field(25.0, ge=0, description="weight of relational distillation of distances")
+    angle_weight: float = Field(50.0, ge=0, description="weight of relational distillation of angles")
+    cosine_weight: float = Field(10.0, ge=0, description="weight of 1 - cosine to the teacher's embeddings")
+    label_weight: float = Field(0.0, ge=0, description="weight of the loss of labelled images")
+    unlabelled: tuple[str, ...] = Field((), description="folders of images without labels, which join the batches")
+    unlabelled_batch: int | None = Field(
+        None, ge=1, description="images without label in a batch, beside those with one; as many by default"
+    )
+    compatible: bool = Field(
+        False, description="embeddings in the teacher's space, of its length, so that they can query its indexes"
+    )
+
+
+# The mixup of distillation: both networks see mixtures of inputs, with λ uniform in [0, 1].
+DISTILLATION_MIXING: dict[str, Any] = {"mixup": ("input",), "strength": 1.0, "alpha": 1.0}
+
+
 class Training(ConfigSection):
     """Batches, optimiser, schedule and model selection."""
 
@@ -244,6 +301,15 @@ class Training(ConfigSection):
         None, ge=1, description="embeddings of past batches to use as further candidates (cross-batch memory)"
     )
     memory_after: int = Field(0, ge=0, description="steps before the memory is used")
+    compatible_with: str | None = Field(
+        None, description="a finished run: train embeddings that can be compared with those of its model"
+    )
+    compatible_weight: float = Field(
+        1.0, gt=0, description="with compatible_with: weight of the loss against the old model's class centres"
+    )
+    compatible_strength: float = Field(
+        0.4, ge=0, description="with compatible_with: weight of old and new features of a class mixed; 0 for none"
+    )
     sampler: Literal["balanced", "random"] = Field(
         "balanced", description="equally many images of each class in a batch, or images at random"
     )
@@ -311,7 +377,25 @@ class Config(ConfigSection):
     model: Model = Field(default_factory=Model)
     loss: LossChoice = Field(default_factory=LossChoice)
     mixing: Mixing = Field(default_factory=Mixing)
+    distil: Distillation = Field(default_factory=Distillation)
     train: Training = Field(default_factory=Training)
+
+    @property
+    def distils(self) -> bool:
+        """Whether a teacher is imitated."""
+        return self.distil.teacher is not None
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss of labelled examples is trained with."""
+        return not self.distils or self.distil.label_weight > 0
+
+    @property
+    def objective_name(self) -> str:
+        """What is trained with, in a word or two: the loss, distillation, or both."""
+        if not self.distils:
+            return self.loss.loss
+        return f"distillation + {self.loss.loss}" if self.uses_labels else "distillation"
 
     def to_yaml(self) -> str:
         """The whole configuration, defaults included, as YAML."""
@@ -348,6 +432,8 @@ class Config(ConfigSection):
         nested: dict[str, Any] = self.model_dump(mode="json")
         if values.get("mixup_method", self.mixing.mixup_method) != self.mixing.mixup_method:
             nested["mixing"] = {}  # settings of one method do not carry over to another
+        if (values.get("teacher", self.distil.teacher) is None) != (self.distil.teacher is None):
+            nested["mixing"] = {}  # nor do those of training with and without a teacher
         if values.get("loss", self.loss.loss) != self.loss.loss:
             nested["loss"] = {}  # nor do the parameters of one loss
         for key, value in values.items():
@@ -367,7 +453,14 @@ def sections() -> dict[str, str]:
 
 
 def _parts() -> dict[str, type[ConfigSection]]:
-    return {"data": Data, "model": Model, "loss": LossChoice, "mixing": Mixing, "train": Training}
+    return {
+        "data": Data,
+        "model": Model,
+        "loss": LossChoice,
+        "mixing": Mixing,
+        "distil": Distillation,
+        "train": Training,
+    }
 
 
 def field(key: str) -> Any:
@@ -398,6 +491,9 @@ def parse_config(nested: dict[str, Any]) -> Config:
                 raise unknown_choice(key, part[key], _table(key))
     nested = _with_scheme(nested)
     mixing = nested.get("mixing", {})
+    if nested.get("distil", {}).get("teacher") is not None:
+        mixing = {**DISTILLATION_MIXING, **mixing}
+        nested = {**nested, "mixing": mixing}
     asked_for = "mixup" in mixing or mixing.get("mixup_method", "metrix") != "metrix"
     if not asked_for and not _takes_mixup(nested):
         nested = {**nested, "mixing": {**mixing, "mixup": ()}}
@@ -437,7 +533,4 @@ def read_config(path: Path) -> Config:
         raise InvalidInput(f"{path} cannot be read: {describe_failure(error)}") from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} cannot be read: expected text in UTF-8, got other bytes") from error
-    try:
-        return parse_config(yaml.safe_load(text) or {})
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidInput(f"{path} is not YAML: {error}") from error
+    return parse_config(parse_yaml(text, str(path)) or {})

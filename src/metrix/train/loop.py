@@ -36,12 +36,22 @@ from metrix.train.interruption import (
     report_failed_writes,
 )
 from metrix.train.measuring import score
+from metrix.train.mixing_schedule import (
+    add_hits,
+    begin_step,
+    describe_missing_start,
+    is_fitted,
+    is_scheduled,
+    waits_for_fit,
+)
 from metrix.train.network import count_parameters, describe_footprint, describe_start, fit_network
 from metrix.train.nonfinite import IN_A_ROW, BrokenStep, NonFiniteStep, StepGuard
 from metrix.train.precision import choose_precision, suggest_bfloat16
 from metrix.train.run_folder import RunFolder, hold, hold_new, open_run_folder
 from metrix.train.state import TrainingState, prepare
+from metrix.train.teacher import describe_seen_by_teacher, describe_teacher, fit_teacher
 from metrix.train.trackers import TrackedRun, flatten_settings
+from metrix.train.unlabelled import fingerprint_data, open_unlabelled
 from metrix.train.untrained import compare_with_untrained
 from metrix.train.watching import Watcher
 
@@ -169,10 +179,11 @@ def _train(
     requests.sent_twice = team.size > 1
     with team.one_at_a_time("data"):
         dataset = open_data(config, watcher.preparing)
+        unlabelled, joined = open_unlabelled(config, dataset, watcher.preparing)
     part = select_training_part(config, dataset)
-    config, replaced = fit_network(config, dataset)
+    config, replaced = fit_network(fit_teacher(config), dataset)
     config, lowered = fit_batch_size(config, part)
-    fingerprint = dataset.catalogue.fingerprint()
+    fingerprint = fingerprint_data(dataset, unlabelled)
     if resumed:
         run.check_data(config, fingerprint, asked)
         if longer is not None and team.first:
@@ -180,7 +191,9 @@ def _train(
         run.store_config(config)
     restored = resumed and run.last.exists()
     began = time.monotonic()
-    state = prepare(config, dataset, part, team, watcher.preparing, restored=restored)
+    state = prepare(config, dataset, part, team, watcher.preparing, restored=restored, unlabelled=unlabelled)
+    if state.influence is not None and (change := state.influence.old.describe_conversion()):
+        watcher.note(f"images for the old model of {config.train.compatible_with}: {change}")
     if restored:
         state.restore(run.last)
         state.batches.activation_seconds += state.progress.activation_seconds
@@ -206,10 +219,13 @@ def _train(
     start = "" if restored else describe_start(config)
     faster = "" if restored or asked.train.precision != AUTO else _suggest_precision(config, state, watcher)
     own = [few, compiled, lowered, start, "" if longer is None else longer.describe(), faster]
-    for note in (*dataset.catalogue.notes, replaced, *own, degrees, trained):
+    of_teacher = describe_teacher(config, state.objective)
+    for note in (*dataset.catalogue.notes, replaced, *own, degrees, joined, *of_teacher, trained):
         if note:
             watcher.note(note)
-    loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds)
+    if caution := describe_seen_by_teacher(config, dataset):
+        watcher.warn(caution)
+    loop = _Loop(config.train, run, state, watcher, requests, team, began - state.progress.seconds, caution)
     if finish:
         if run.best.exists():  # it may be newer than the last checkpoint
             chosen = checkpoint.read_progress(run.best)
@@ -218,17 +234,16 @@ def _train(
         results = loop.finish(early=not state.progress.done)
         watcher.finished(run, results)
         return run
-    selects = can_select(dataset.catalogue, dataset.broken)
     watcher.begin(run, config, part, loop.total_steps, state.progress)
     with requests.deferred(), loop.open_log():
-        if state.progress.step == 0 and (selects or loop.tests):
-            loop.measure_untrained("val" if selects else "test")
+        if state.progress.step == 0 and (loop.selects or loop.tests):
+            loop.measure_untrained("val" if loop.selects else "test")
         if config.train.epochs == 0:
             state.progress.done = True
             loop.end_epoch(validated=True)
         while not state.progress.done:
             means = loop.train_epoch()
-            validated = selects and loop.validation_is_due
+            validated = loop.selects and loop.validation_is_due
             if validated:
                 loop.validate(means)
             loop.end_epoch(validated)
@@ -256,6 +271,7 @@ class _Loop:
     requests: StopRequests
     team: Team
     began: float  # by the monotonic clock, as if the run had never been interrupted
+    caution: str = ""  # on the figures, to be stored with them
     events: Any = None  # TensorBoard's writer, on rank 0 and if TensorBoard is installed
     total_steps: int = field(init=False)
     saved: float = field(init=False)  # when the last checkpoint was written
@@ -272,6 +288,12 @@ class _Loop:
     def tests(self) -> bool:
         """Whether there are classes to measure the model on."""
         return has_test_part(self.state.batches.dataset.catalogue)
+
+    @property
+    def selects(self) -> bool:
+        """Whether there are held-out classes to select an epoch by."""
+        dataset = self.state.batches.dataset
+        return can_select(dataset.catalogue, dataset.broken)
 
     def train_epoch(self) -> list[float]:
         """Train on the rest of the current epoch; returns the means of its losses."""
@@ -316,6 +338,7 @@ class _Loop:
         for group in state.optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
         images = self.team.put(images)  # labels stay on the host, where pairs and shapes follow from them
+        begin_step(state.objective, state.batches.config.mixing, progress, self.total_steps)
         self.guard.begin()
         values: Tensor | None = None
         refusal: EmbeddingError | None = None
@@ -349,7 +372,9 @@ class _Loop:
         progress = self.state.progress
         if measured is None or not self.team.first:
             return
-        warning = progress.separation.add(measured, progress.step, progress.epoch + 1)
+        *separation, hits = measured
+        add_hits(progress, hits)
+        warning = progress.separation.add(separation, progress.step, progress.epoch + 1)
         if warning is not None:
             self.watcher.warn(warning)
 
@@ -407,7 +432,11 @@ class _Loop:
 
     def end_epoch(self, validated: bool) -> None:
         """Stop early if validations no longer improve, write a checkpoint if one is due, obey requests to stop."""
-        progress, patience = self.state.progress, self.settings.patience
+        progress, patience, mixing = self.state.progress, self.settings.patience, self.state.batches.config.mixing
+        # the first process has measured its batches, and decides
+        if waits_for_fit(mixing, progress) and self.team.max(int(is_fitted(progress))):
+            progress.mixing_from = progress.step
+            self.watcher.note(f"mixup begins after step {progress.step:,}: the training classes are fitted")
         if patience is not None and progress.without_better >= patience:
             progress.done = True
         self.requests.agree(self.team.max(self.requests.signum or 0))
@@ -428,19 +457,25 @@ class _Loop:
         weights = unshard(state.embedder.state_dict())
         if self.team.first:
             state.embedder.save(self.run.model, weights)
+        # the model has the averaged weights already
+        test = state.measure("test", averaged=False, fit=True) if self.tests else None
+        held = test or (state.measure("val", averaged=False, fit=True) if self.selects else {})
+        fit = held.pop("fit", None)
         results: dict[str, Any] = {
-            # the model has the averaged weights already
-            "test": state.measure("test", averaged=False) if self.tests else None,
+            "test": test,
+            "fit": fit,
             **({} if (before := self.run.untrained_test) is None else {"untrained_test": before}),
             "best_epoch": progress.best_epoch,
             "validation_recall@1": progress.best,
             "epochs": progress.epoch,
             "steps": progress.step,
             "skipped_steps": progress.skipped,
+            **({"mixing_from": progress.mixing_from} if is_scheduled(self.run.config.mixing) else {}),
             "collapse": progress.separation.to_dict(),
             "trained_parameters": count_parameters(state.embedder, state.objective.loss)[0],
             "peak_memory": measure_peak_memory(self.team.device),
             **({"finished_early": True} if early else {}),
+            **({"caution": self.caution} if self.caution else {}),
             "seconds": round(time.monotonic() - self.began, 1),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "settings": flatten_settings(self.run.config),
@@ -448,6 +483,8 @@ class _Loop:
         results |= compare_with_untrained(self.run.metrics(), results)
         if isinstance(state.batches, ActivationBatches):
             results["activation_seconds"] = round(state.batches.activation_seconds, 1)  # part of the seconds above
+        if late := describe_missing_start(self.run.config.mixing, progress):
+            self.watcher.warn(late)
         if self.team.first:
             self.run.write_json("results.json", results)
         self.team.wait()

@@ -10,15 +10,17 @@ from metrix.data.training_parts import FEW_CLASSES
 from metrix.evaluate.retrieval import count_hits
 from metrix.train.batches import ImageBatches, relate_classes
 from metrix.train.distributed import Team
+from metrix.train.fit import measure_fit
 
 KS = (1, 2, 4, 8)
 KS_LARGE = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 
 
-def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
+def measure(batches: ImageBatches, name: str, team: Team, fit: bool = False) -> dict[str, Any]:
     """Recall@K of a part, of queries against the gallery where the data has one; processes share the queries.
 
     Where classes are positive to each other in degrees, also NDCG@K. Images of a query's own sequence do not count.
+    With `fit`, also how well the network fits its training classes: see `metrix.train.fit`.
     """
     dataset, device = batches.dataset, team.device
     ks = KS_LARGE.get(dataset.catalogue.layout, KS)
@@ -42,6 +44,8 @@ def measure(batches: ImageBatches, name: str, team: Team) -> dict[str, Any]:
     if found.ndcg is not None:
         gains = team.sum_tensor(torch.tensor(list(found.ndcg.values()), dtype=torch.float64)).tolist()
         measured["ndcg"] = {str(k): gain / answered for k, gain in zip(ks, gains, strict=True)}
+    if fit and relation is None:
+        measured["fit"] = measure_fit(batches, team, queries, vectors)
     return measured
 
 

@@ -19,14 +19,17 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from metrix.data.samplers import BatchSampler
 from metrix.errors import EmbeddingError, InvalidInput, MetrixError
 from metrix.files import describe_failure, parse_stored, write_atomically, write_json
 from metrix.messages import first_few
+from metrix.train.batches import ImageBatches
 from metrix.train.checkpoint import Count, add_prefix
 from metrix.train.config import Training
 from metrix.train.distributed import unshard
 from metrix.train.run_folder import RunFolder
 from metrix.train.state import TrainingState
+from metrix.train.unlabelled import UnlabelledBatches
 
 TERMS = ("loss", "clean", "mixed")
 IN_A_ROW = 20  # skipped steps after which the run stops: weights that are ruined do not recover
@@ -75,6 +78,7 @@ class BrokenStep:
     parameters  those whose gradient is not finite
     sizes       examples of each process
     learner     the slice of the embedding that the batch trains (divide-and-conquer)
+    strength    w in this step, where it changes in a run (--mixup-after, --mixup-ramp)
     """
 
     step: Count
@@ -87,6 +91,7 @@ class BrokenStep:
     sizes: list[Count]
     num_classes: Count
     learner: int | None = None
+    strength: float | None = None
     items: list[Annotated[dict[str, Any], _having("path", "class")]] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
 
@@ -166,6 +171,7 @@ class StepGuard:
             sizes,
             state.batches.part.num_classes,
             getattr(state.scheme.network, "learner", None),
+            getattr(state.objective, "strength", None),
             self._name_items(finite),
             named if refusal is None else [],
         )
@@ -201,16 +207,26 @@ class StepGuard:
         return f"its items are in {file}" + (f"; repeat it with: metrix replay {self.run.path}" if whole else "")
 
     def _name_items(self, finite: list[bool]) -> list[dict[str, Any]]:
-        progress, part = self.state.progress, self.state.batches.part
-        sampler = copy.copy(self.state.batches.sampler)  # the loader has the original
-        sampler.rank, sampler.world_size = 0, 1
-        sampler.set_epoch(progress.epoch, progress.batch)
-        numbers = [int(index) for index in next(iter(sampler))]
-        paths, labels = part.paths, part.labels.tolist()
+        batches = self.state.batches
+        sources: list[ImageBatches | UnlabelledBatches] = (
+            [batches] if batches.unlabelled is None else [batches, batches.unlabelled]
+        )
+        items = []
+        for rank in range(self.team.size):
+            for source in sources:
+                part, paths, labels = source.part, source.part.paths, source.part.labels.tolist()
+                items += [(paths[i], part.class_names[labels[i]]) for i in self._rows_of(source.sampler, rank)]
         return [
-            {"path": paths[i], "class": part.class_names[labels[i]], "finite": bool(not finite or finite[row])}
-            for row, i in enumerate(numbers)
+            {"path": path, "class": name, "finite": bool(not finite or finite[row])}
+            for row, (path, name) in enumerate(items)
         ]
+
+    def _rows_of(self, sampler: BatchSampler, rank: int) -> list[int]:
+        """The rows of a process in the current batch."""
+        own, progress = copy.copy(sampler), self.state.progress  # the loader has the original
+        own.rank = rank
+        own.set_epoch(progress.epoch, progress.batch)
+        return [int(index) for index in next(iter(own))]
 
 
 def _parameters(state: TrainingState) -> list[tuple[str, nn.Parameter]]:

@@ -23,6 +23,7 @@ from metrix.train.checkpoint import select_prefix
 from metrix.train.config import Config
 from metrix.train.distributed import Launch, Team
 from metrix.train.divide_and_conquer import Slices
+from metrix.train.mixing_schedule import set_strength
 from metrix.train.nonfinite import TERMS, BrokenStep, as_json_number, list_steps, read_step
 from metrix.train.run_folder import open_run_folder
 from metrix.train.state import build_parts, connect, restore_random
@@ -124,6 +125,9 @@ def _repeat(config: Config, saved: BrokenStep, tensors: dict[str, Tensor], team:
     generator = torch.Generator()  # of the loss and of the mixing, as in training
     embedder, network, objective = _build(config, saved, tensors, team, generator)
     note, share = _choose_rows(saved, team)
+    if config.train.compatible_with is not None:
+        said = f"the loss is without the influence of the old model ({config.train.compatible_with})"
+        note = f"{note}; {said}" if note else said
     inputs, labels = (tensors[name][share].to(team.device) for name in ("inputs", "labels"))
 
     restore_random(tensors, generator, team.device)
@@ -172,6 +176,8 @@ def _build(
     objective.loss.load_state_dict(select_prefix("loss", tensors))
     if objective.memory is not None:
         objective.memory.load_state_dict(select_prefix("memory", tensors))
+    if saved.strength is not None:
+        set_strength(objective, saved.strength)
     embedder.to(team.device)
     objective.to(team.device).train()
     network: nn.Module = FromActivations(embedder) if config.model.views else embedder

@@ -104,6 +104,11 @@ class RunFolder:
         """The configuration as it was asked for, before the data limited it (see `start`)."""
         return self.config.with_values(self._environment().asked)
 
+    @property
+    def data_fingerprint(self) -> str:
+        """The fingerprint of the data that it was trained on; empty if the run ended before it was written."""
+        return self._environment().data_fingerprint
+
     def _environment(self) -> Environment:
         file = self.path / "environment.json"
         return (
@@ -339,8 +344,8 @@ def _unlink(path: Path) -> None:
 def name_run(config: Config) -> str:
     """A name for a new run, after the time, data, loss and mixup."""
     data = re.sub(r"\W+", "-", Path(config.data.data.split(":")[-1]).stem).strip("-") or "data"
-    mixup = re.sub(r"\W+", "-", config.mixing.describe())
-    return f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{config.loss.loss}-{'clean' if mixup == 'none' else mixup}"
+    mixup, objective = (re.sub(r"[^\w+]+", "-", text) for text in (config.mixing.describe(), config.objective_name))
+    return f"{time.strftime('%Y-%m-%d-%H%M%S')}-{data}-{objective}-{'clean' if mixup == 'none' else mixup}"
 
 
 def open_run_folder(path: Path) -> RunFolder:

@@ -24,6 +24,7 @@ from metrix.train.batches import ImageBatches, Report, build_batches, relate_cla
 from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
 from metrix.train.checkpoint import Progress, add_prefix, select_prefix
 from metrix.train.collapse import SeparationProbe
+from metrix.train.compatible import Influence, build_influence
 from metrix.train.config import Config
 from metrix.train.distributed import Team, load_whole, unshard
 from metrix.train.divide_and_conquer import Undivided, build_scheme
@@ -31,23 +32,27 @@ from metrix.train.ema import WeightAverage
 from metrix.train.measuring import measure
 from metrix.train.names import MIXUP_TYPES
 from metrix.train.network import standardise_vectors, vector_length
+from metrix.train.teacher import build_distillation
 from metrix.train.whitening import whiten_head
 
 
 class NetworkWithLoss(nn.Module):
     """Network and loss as one module, so that a step is one forward call and proxies train with the network."""
 
-    def __init__(self, network: nn.Module, objective: Objective, probe: SeparationProbe) -> None:
+    def __init__(
+        self, network: nn.Module, objective: Objective, probe: SeparationProbe, influence: Influence | None = None
+    ) -> None:
         super().__init__()
-        self.network, self.objective, self.probe = network, objective, probe
+        self.network, self.objective, self.probe, self.influence = network, objective, probe, influence
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss, clean loss and mixed loss of a batch: (3,), or (6,) with its separation; the first has a gradient.
+        """Loss, clean loss and mixed loss of a batch: (3,), or (7,) with its separation; the first has a gradient.
 
         Everything that the host asks of a step is in this tensor, so that it asks once: see `StepGuard.read`.
         """
         out = self.objective.step(self.network, inputs, labels)
-        values = torch.stack([out.loss, out.clean.detach(), out.mixed.detach()])
+        loss = out.loss if self.influence is None else out.loss + self.influence(inputs, out.embeddings, labels)
+        values = torch.stack([loss, out.clean.detach(), out.mixed.detach()])
         separation = self.probe(out.embeddings, labels)
         return values if separation is None else torch.cat([values, separation.to(values.dtype)])
 
@@ -60,6 +65,7 @@ class TrainingState:
     average     the moving average of weights, if the configuration asks for one
     generator   draws λ, pairs and mixup types
     scheme      decides which batch trains which part of the embedding
+    influence   of an old model that the embeddings shall stay compatible with, if there is one
     """
 
     embedder: Embedder
@@ -73,6 +79,7 @@ class TrainingState:
     team: Team
     progress: Progress
     probe: SeparationProbe
+    influence: Influence | None = None
     backbone_parameters: list[nn.Parameter] = field(init=False)  # those that are trained after the warm-up
 
     def __post_init__(self) -> None:
@@ -107,6 +114,8 @@ class TrainingState:
             self.objective.memory.load_state_dict(select_prefix("memory", tensors))
         checkpoint.load_optimizer(self.optimizer, select_prefix("optimizer", tensors))
         self.scheme.load(select_prefix("scheme", tensors))
+        if self.influence is not None:
+            self.influence.load(select_prefix("influence", tensors), self.team.device)
         restore_random(tensors, self.generator, self.team.device)
         if self._scaler is not None and self.progress.scaler:
             self._scaler.load_state_dict(self.progress.scaler)
@@ -117,11 +126,11 @@ class TrainingState:
         if self.average is not None:
             self.average.load(select_prefix("ema", tensors))
 
-    def measure(self, part: str, *, averaged: bool = True) -> dict[str, Any]:
+    def measure(self, part: str, *, averaged: bool = True, fit: bool = False) -> dict[str, Any]:
         """Measure the model on a part, with the averaged weights if there is an average and `averaged`."""
         weights = self.average.swap_in() if self.average is not None and averaged else nullcontext()
         with weights, self.team.evaluating(self.module):
-            return measure(self.batches, part, self.team)
+            return measure(self.batches, part, self.team, fit)
 
     def measure_untrained(self, part: str) -> dict[str, Any]:
         """Measure a part before the first step; no random number of the training is drawn."""
@@ -157,6 +166,7 @@ class TrainingState:
             **add_prefix("ema", unshard(average.tensors if average is not None else {})),
             **add_prefix("optimizer", unshard(checkpoint.optimizer_tensors(self.optimizer))),
             **add_prefix("scheme", self.scheme.tensors()),
+            **add_prefix("influence", {} if self.influence is None else self.influence.tensors()),
             **self.random_tensors(),
         }
 
@@ -178,7 +188,14 @@ def restore_random(tensors: dict[str, Tensor], generator: torch.Generator, devic
 
 
 def prepare(
-    config: Config, dataset: Dataset, part: Part, team: Team, report: Report, *, restored: bool = False
+    config: Config,
+    dataset: Dataset,
+    part: Part,
+    team: Team,
+    report: Report,
+    *,
+    restored: bool = False,
+    unlabelled: Part | None = None,
 ) -> TrainingState:
     """Build network, objective, batches and optimizer of a configuration, as they are before the first step.
 
@@ -189,6 +206,7 @@ def prepare(
         team: the processes that train together
         report: hears of the progress of caches that are filled
         restored: whether a checkpoint follows, so that the weights need no computed start
+        unlabelled: images without label that join the batches
 
     Raises:
         InvalidInput: settings that do not go together, such as a mixup type that the network cannot do
@@ -196,7 +214,7 @@ def prepare(
     settings = config.train
     torch.manual_seed(settings.seed)
     generator = torch.Generator().manual_seed(settings.seed)
-    relation = relate_classes(config, dataset, part.class_names)
+    relation = relate_classes(config, dataset, part.class_names) if config.uses_labels else None
     # proxies of sets of labels are those of the labels
     classes = relation.indicators.shape[1] if isinstance(relation, LabelSets) else part.num_classes
     embedder, objective = build_parts(config, classes, generator, vector_length(dataset))
@@ -205,14 +223,19 @@ def prepare(
     if not restored:
         standardise_vectors(embedder, part)
     embedder.view = ImageView(dataset.catalogue.layout, None if config.data.cache == "none" else SHORT_SIDE)
+    influence = build_influence(config, embedder, generator)
     batches = build_batches(config, embedder, dataset, part, report, team)
+    if unlabelled is not None:
+        batches.add_unlabelled(unlabelled)
+    if influence is not None and not restored:
+        influence.find_centres(batches, team)
     objective.explain(batches.network)  # raises if network and mixup do not go together
     if config.model.head_init == "whiten" and not restored:
         _whiten_head(embedder, batches, team)
     scheme = build_scheme(config, batches)
     network = connect(config, embedder, scheme.network, objective, team)
     probe = SeparationProbe()
-    whole = NetworkWithLoss(network, objective, probe)
+    whole = NetworkWithLoss(network, objective, probe, influence)
     if objective.memory is not None and team.size > 1:  # alike everywhere: nothing to broadcast in each step
         names = [f"objective.memory.{name}" for name, _ in objective.memory.named_buffers()]
         ddp: Any = nn.parallel.DistributedDataParallel
@@ -222,7 +245,7 @@ def prepare(
     average = WeightAverage(embedder, settings.ema) if settings.ema > 0 else None
     progress = Progress()
     return TrainingState(
-        embedder, objective, module, optimizer, average, generator, batches, scheme, team, progress, probe
+        embedder, objective, module, optimizer, average, generator, batches, scheme, team, progress, probe, influence
     )
 
 
@@ -238,7 +261,10 @@ def build_parts(
         inputs: the length of vectors, where the data are vectors
     """
     embedder = build_embedder(config, inputs)
-    loss = build_loss(config.loss, classes, config.model.dim, generator)
+    loss = build_loss(config.loss, classes, config.model.dim, generator) if config.uses_labels else None
+    if config.distils:
+        return embedder, build_distillation(config, embedder, loss, generator)
+    assert loss is not None, "without a teacher, labels are used"
     return embedder, build_objective(config, loss, generator)
 
 

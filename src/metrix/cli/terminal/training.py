@@ -20,6 +20,7 @@ from metrix.train import Interrupted
 from metrix.train.checkpoint import Progress as RunProgress
 from metrix.train.collapse import describe_collapse
 from metrix.train.config import Config
+from metrix.train.fit import describe_training_fit
 from metrix.train.network import name_examples
 from metrix.train.run_folder import RunFolder
 from metrix.train.untrained import describe_harm
@@ -68,7 +69,7 @@ class DrawnWatcher(Watcher):
         """Say what is trained, and start the bar."""
         self.examples, self.mixes = name_examples(config), bool(config.mixing.mixup)
         self.console.print(
-            f"[bold]{config.loss.loss}[/], mixup {config.mixing.describe()}: {len(part):,} {self.examples} of "
+            f"[bold]{config.objective_name}[/], mixup {config.mixing.describe()}: {len(part):,} {self.examples} of "
             f"{count(part.num_classes, 'class')}; {escape(config.model.backbone)}, {escape(_describe_weights(config))}"
         )
         self.console.print(f"run [cyan]{escape(str(run.path))}[/]", highlight=False, soft_wrap=True)
@@ -128,6 +129,8 @@ class DrawnWatcher(Watcher):
             self.console.print(escape(describe_unmeasured(run)), highlight=False, soft_wrap=True)
         if results["test"] is not None or results["best_epoch"] is not None:
             Console().print(build_results_table(run.metrics(), results, name_examples(run.config)))
+        if fit := describe_training_fit(results):
+            self.console.print(fit, highlight=False)
         if harm := describe_harm(results):
             self.console.print(f"[bold yellow]warning[/] {escape(harm)}", highlight=False, soft_wrap=True)
         if (peak := (results.get("peak_memory") or {}).get("bytes")) is not None:
