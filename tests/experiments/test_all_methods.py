@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from metrix import Embedder, evaluate
+from metrix.core.distillation import DISTILLATION
 from metrix.errors import InvalidInput
 from metrix.experiments import all_methods as field
 from metrix.experiments import methods
@@ -34,7 +35,7 @@ NAMES = [*LOSSES, *METHODS, *MIXUP_TYPES, *PAIR_KINDS, *POOLS, *(name for name i
 
 def test_the_list_has_every_name_once() -> None:
     rows = list_methods()
-    assert [row.name for row in rows] == NAMES
+    assert [row.name for row in rows] == [*NAMES, *DISTILLATION]
     assert tuple(dict.fromkeys(row.group for row in rows)) == methods.GROUPS
     assert all(re.search(r", (19|20)\d\d|[A-Z]+ (19|20)\d\d$", row.reference) for row in rows)
     assert all(row.line and row.goes_with for row in rows)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,22 @@ import pytest
 
 from metrix.core.spaces import LogUniform, OneOf, Uniform, WholeNumber
 from metrix.errors import InvalidInput
+from metrix.experiments.tuning import budget
 from metrix.experiments.tuning.budget import CostModel, fit_budget, fit_folds
 from metrix.experiments.tuning.conclusion import narrow
 from metrix.experiments.tuning.finals import Contrast, compare_winners, find_winners, reference_of
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_method, parse_methods
 from metrix.experiments.tuning.result import StudyResult
-from metrix.experiments.tuning.running import (
-    Request,
-    StudyInterrupted,
-    StudyWatcher,
-    resume_study,
-    start_study,
-    work_on,
-)
+from metrix.experiments.tuning.running import StudyWatcher, work_on
 from metrix.experiments.tuning.spaces import apply_settings, build_space, find_usual, parse_range, read_changes
-from metrix.experiments.tuning.study import StudyFolder, strip_password
-from metrix.experiments.tuning.trials import build_ladder, correlate_ranks
+from metrix.experiments.tuning.starting import Request, resume_study, start_study
+from metrix.experiments.tuning.study import StudyFolder, StudyInterrupted, strip_password
+from metrix.experiments.tuning.trials import TrialRunner, build_ladder, correlate_ranks, list_trials
 from metrix.train.config import Config, read_config
+from metrix.train.fit import describe_outlook
 from metrix.train.presets import preset
 from metrix.train.run_folder import RunFolder
+from metrix.train.watching import Watcher
 
 TINY: dict[str, Any] = {"data": "glyphs-mini", "train_classes": 8, "batch_size": 16, "max_steps": 3, "dim": 16}
 METHODS = ("contrastive", "contrastive+feature")
@@ -127,6 +125,9 @@ def test_the_conclusion_says_what_helped_and_what_an_hour_would_buy(found: Study
     said = found.conclusion.text
     assert f"Best on the folds: {found.best.method.name}" in said
     assert "contrastive+feature against contrastive" in said
+    fit = next(one.fit for one in found.table.results if one.method == "contrastive")
+    assert fit is not None
+    assert describe_outlook(fit) in said
     assert "Another hour: about" in said
 
 
@@ -135,8 +136,10 @@ def test_the_page_has_everything(found: StudyResult) -> None:
 
     page = compose_tune_page(found)
     assert [section.heading for section in page.sections] == [
-        *("Answer", "Test classes", "Search", "What mattered", "Folds", "Cheap trials", "All trials")
+        *("Answer", "Test classes", "Search", "What mattered", "Folds", "All trials")
     ]
+    cheap = compose_tune_page(dataclasses.replace(found, cheap_and_dear={"contrastive": [(50.0, 60.0), (40.0, 70.0)]}))
+    assert [section.heading for section in cheap.sections][-2:] == ["Cheap trials", "All trials"]
     html = page.to_html()
     assert "The test classes were measured once." in html
     for name in METHODS:
@@ -212,9 +215,19 @@ def test_a_signal_between_runs_says_how_to_continue(tmp_path: Path, monkeypatch:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_an_interrupted_trial_is_adopted_with_its_settings(tmp_path: Path) -> None:
-    from contextlib import ExitStack
+def test_a_signal_while_a_trial_is_measured_does_not_count_against_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
+    monkeypatch.setattr(
+        "metrix.experiments.tuning.trials.retrieve", lambda *given: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    with pytest.raises(StudyInterrupted):
+        work_on(study, StudyWatcher())
+    assert [trial.state for trial in list_trials(study)] == ["running"]
 
+
+def test_an_interrupted_trial_is_adopted_with_its_settings(tmp_path: Path) -> None:
     study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
     method = study.protocol.methods[0]
     with ExitStack() as stack:
@@ -244,6 +257,12 @@ def test_a_journal_and_a_database_hold_a_study_as_the_file_does(tmp_path: Path) 
 def test_a_password_is_not_kept() -> None:
     assert strip_password("postgresql://me:secret@host:5432/tunes") == "postgresql://me@host:5432/tunes"
     assert strip_password("journal") == "journal"
+
+
+def test_a_damaged_plan_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(InvalidInput, match=r"plan\.json is damaged"):
+        StudyFolder(tmp_path).plan  # noqa: B018
 
 
 def test_other_data_is_refused(study: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +338,23 @@ def test_spaces_follow_the_tables_the_file_and_the_flags(tmp_path: Path) -> None
     assert "strength" not in build_space(parse_method("contrastive"), base, changes, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr: 0.1\naugment: none\nlr: 0.2\n", "space.yaml, line 3: expected each key once, got 'lr' again"),
+        ("contrastive:\n  lr: 0.1\n  lr: 0.2\n", "space.yaml, line 3: expected each key once, got 'lr' again"),
+        ("backbone: [resnet18, resnet81, resnet50]\n", "unknown backbone 'resnet81'"),
+        ("contrastive:\n  backbone: [glyphs-cnn, glyph-cnn]\n", "unknown backbone 'glyph-cnn'"),
+        ("lr: [\n", "is not YAML"),
+    ],
+)
+def test_a_file_of_spaces_is_refused_at_once(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_changes(tmp_path / "space.yaml")
+    assert said in str(caught.value)
+
+
 def test_ranges_are_parsed_and_refused() -> None:
     assert parse_range("margin", {"uniform": [0.1, 0.5]}) == Uniform(0.1, 0.5)
     assert parse_range("per_class", {"whole_number": [2, 8]}) == WholeNumber(2, 8)
@@ -333,6 +369,8 @@ def test_ranges_are_parsed_and_refused() -> None:
         ("augment", "wild", "augment"),
         ("loss", ["contrastive"], "one that the study sets itself"),
         ("per_class", {"whole_number": [2, 8.5]}, "two whole numbers"),
+        ("length", {"uniform": [-1, 2]}, "length: expected a multiple > 0 of the usual length, got -1"),
+        ("length", "long", "length: expected a multiple > 0"),
     ):
         with pytest.raises(InvalidInput, match=said):
             parse_range(key, given)
@@ -346,6 +384,35 @@ def test_the_usual_settings_are_the_nearest_point_of_the_space() -> None:
     space = build_space(parse_method("proxy-anchor"), Config(), {}, {})
     assert find_usual(config, space)["proxy_lr"] == pytest.approx(100 * config.train.lr)
     assert find_usual(config, space)["margin"] == 0.1
+
+
+def test_what_a_file_of_spaces_fixes_holds_for_the_first_trial_and_its_timing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[Config] = []
+
+    def calibrate(config: Config, *_: Any, **__: Any) -> float:
+        timed.append(config)
+        return 1.0
+
+    monkeypatch.setattr(budget, "calibrate", calibrate)
+    changes = {"augment": "standard", "per_class": {"whole_number": [2, 3]}, "clip": {"uniform": [0.5, 2.0]}}
+    asked = ask_for(methods=("contrastive",), changes=changes)
+    study = start_study(asked, tmp_path / "a", StudyWatcher())
+    (method,) = study.protocol.methods
+    assert study.protocol.base.train.per_class > 3
+    with ExitStack() as stack:
+        trial, settings = study.ask(method, stack)
+    config = TrialRunner(study, lambda words: Watcher()).configure(method, trial, settings, 1, 1.0)
+    for found in (config, *timed):
+        assert (found.data.augment, found.train.per_class, found.train.clip) == ("standard", 3, 0.5)
+    assert config.train.max_steps == asked.base.train.max_steps
+
+
+def test_a_file_of_spaces_names_methods_that_are_compared(tmp_path: Path) -> None:
+    asked = ask_for(changes={"triplet": {"margin": 0.1}})
+    with pytest.raises(InvalidInput, match="triplet: expected a method of the study"):
+        start_study(asked, tmp_path / "a", StudyWatcher())
 
 
 def test_the_length_scales_what_happens_at_given_epochs() -> None:
@@ -400,11 +467,16 @@ def test_a_budget_in_which_nothing_can_be_concluded_is_refused_with_the_smallest
     assert fit_budget(least, COSTS, ["a", "b"], chosen=True).trials == 5
     with pytest.raises(InvalidInput):
         fit_budget(least - 60, COSTS, ["a", "b"], chosen=True)
+    assert fit_budget(least, COSTS, ["a", "b"], chosen=True, most=2).trials == 2
+    with pytest.raises(InvalidInput, match="in which 2 trials each of a, b"):
+        fit_budget(60, COSTS, ["a", "b"], chosen=True, most=2)
 
 
 def test_a_refused_budget_leaves_no_study(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="in which nothing can be concluded"):
         start_study(ask_for(budget=0.5, trials=None), tmp_path / "a", StudyWatcher())
+    with pytest.raises(InvalidInput, match="in which nothing can be concluded"):
+        start_study(ask_for(budget=0.5, trials=2, methods=("contrastive",)), tmp_path / "a", StudyWatcher())
     assert not (tmp_path / "a" / "study.json").exists()
 
 

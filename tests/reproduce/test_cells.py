@@ -1,11 +1,27 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from metrix.errors import InvalidInput, check_share
-from metrix.experiments.cells import hash_sources, make_cell, strip_prose, take_shard
+from metrix.experiments.cells import hash_sources, make_cell, strip_prose, take_shard, train_cell
 from metrix.reproduce.datasets import ReproductionData, build_config, choose_data
+from metrix.runs.trained_model import open_run
+from metrix.train.config import Config
+from metrix.train.run_folder import RunFolder
 from tests.reproduce.conftest import MINI, TINY, cells_of
+
+VECTORS = {
+    "loss": "contrastive",
+    "mixup": [],
+    "hidden": [8],
+    "dim": 4,
+    "batch_size": 16,
+    "per_class": 2,
+    "max_steps": 2,
+}
 
 
 def test_a_key_follows_what_is_trained() -> None:
@@ -116,3 +132,19 @@ def test_settings_are_the_papers_on_its_datasets_and_smaller_on_glyphs() -> None
     hard = {"loss": "contrastive", "mixup": ["input", "feature"], "hard_negatives": [3, 40]}
     scaled = build_config(ReproductionData("glyphs", "glyphs"), hard, 0, 512, {"batch_size": 50})
     assert scaled.mixing.hard_negatives == (3, 20)
+
+
+def test_a_cell_that_is_read_again_keeps_what_the_data_have_changed(tmp_path: Path) -> None:
+    """The place of the data is that of now; the network is the one that was trained."""
+    rng, file = np.random.default_rng(0), tmp_path / "v.npz"
+    np.savez(file, vectors=rng.normal(size=(64, 6)), label=np.repeat(np.arange(8), 8))
+    config = Config().with_values({**VECTORS, "data": str(file)})
+    train_cell(tmp_path / "cell", config)
+    run = RunFolder(tmp_path / "cell" / "run")
+    trained = run.config
+    assert trained.model.backbone == "mlp"
+    moved = file.rename(tmp_path / "moved.npz")
+    train_cell(tmp_path / "cell", config.with_values({"data": str(moved)}))
+    assert run.config == trained.with_values({"data": str(moved)})
+    model = open_run(run.path)
+    assert model.open_data().train.num_classes > 0

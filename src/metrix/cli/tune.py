@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import with_config_flags
+from metrix.cli.flags import NOT_FLAGS, with_config_flags
 
 if TYPE_CHECKING:
     from metrix.experiments.tuning.result import StudyResult
-    from metrix.experiments.tuning.running import Request, StudyWatcher
+    from metrix.experiments.tuning.running import StudyWatcher
+    from metrix.experiments.tuning.starting import Request
     from metrix.experiments.tuning.study import StudyFolder
 
 # Settings that the study sets itself, or that have a flag of their own here.
-FIXED = ("data", "loss", "mixup", "mixup_method", "fold", "holdout")
+FIXED = (*NOT_FLAGS, "loss", "mixup", "mixup_method", "fold", "holdout")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -146,7 +147,7 @@ def _open(
 ) -> StudyFolder:
     """The study to resume or join."""
     from metrix.errors import InvalidInput
-    from metrix.experiments.tuning.running import resume_study
+    from metrix.experiments.tuning.starting import resume_study
     from metrix.experiments.tuning.study import StudyFolder
 
     if resume is not None and join is not None:
@@ -176,8 +177,8 @@ def _build_request(
     from metrix.cli.train import choose_settings
     from metrix.data import glyphs
     from metrix.errors import InvalidInput
-    from metrix.experiments.tuning.running import Request
     from metrix.experiments.tuning.spaces import read_changes
+    from metrix.experiments.tuning.starting import Request
 
     if data is None and config is None and preset != "glyphs":
         raise InvalidInput("no data was given; expected a folder of class folders, a manifest, or glyphs")
@@ -188,7 +189,7 @@ def _build_request(
 
 
 def _start(request: Request, output: Path | None, watcher: StudyWatcher) -> StudyFolder:
-    from metrix.experiments.tuning.running import start_study
+    from metrix.experiments.tuning.starting import start_study
     from metrix.experiments.tuning.study import new_folder
 
     try:
@@ -208,15 +209,15 @@ def _print_result(found: StudyResult, page: Path) -> None:
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.tuning import build_final_table
-    from metrix.train.data_place import path_of
+    from metrix.train.data_place import for_commands
 
     console = Console(highlight=False)
     console.print(build_final_table(found))
     console.print(found.conclusion.text, soft_wrap=True)
-    data = found.protocol.base.data.data
+    data = for_commands(found.protocol.base)[0]  # columns are in the file of settings
     best = found.folder / "best.yaml"
     print_next(
-        (command("metrix", "train", path_of(data) or data, "--config", best), "a model with the best settings"),
+        (command("metrix", "train", data, "--config", best), "a model with the best settings"),
         (command("metrix", "tune", "--resume", found.folder, "--budget", "1h"), "search for longer"),
         (str(page), "the page of the study, in a browser"),
     )

@@ -151,8 +151,10 @@ def train_cell(folder: Path, config: Config, watcher: Watcher | None = None) -> 
 
     path = folder / "run"
     with lock(folder / "lock"):
-        if (path / "config.yaml").is_file():
-            RunFolder(path).write_text("config.yaml", config.to_yaml())  # the images may have moved
+        if (path / "config.yaml").is_file():  # the images may have moved; what the data have changed stays
+            now = {key: getattr(getattr(config, part), key) for part, keys in _NOT_IN_KEY.items() for key in keys}
+            run = RunFolder(path)
+            run.store_config(run.config.with_values({**now, "root": config.data.root}))
         train_once(config, path, watcher)
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from metrix.core.distillation import DISTILLATION
 from metrix.core.loss import Loss, ProxyCandidateLoss
 from metrix.core.mixed import PAIRS_OF_MIXED_ANCHORS
 from metrix.core.mixup import route_for
@@ -29,7 +30,7 @@ from metrix.train.names import (
 )
 
 WITH_METRIX = "loss with Metrix"
-GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "scheme")
+GROUPS = ("loss", "mixing method", "mixup type", "mixing pairs", "pooling head", "scheme", "distillation loss")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def list_methods() -> list[ListedMethod]:
         *_list_choices("mixing pairs", PAIR_KINDS),
         *_list_pools(),
         *_list_schemes(),
+        *_list_distillation(),
     ]
 
 
@@ -117,6 +119,12 @@ def _list_schemes() -> Iterator[ListedMethod]:
         if name != "none":
             goes_with = "losses without proxies of the whole embedding's length"
             yield ListedMethod("scheme", name, choice.line, choice.reference, goes_with)
+
+
+def _list_distillation() -> Iterator[ListedMethod]:
+    for name, part in DISTILLATION.items():
+        goes_with = f"metrix distil --{name}-weight, {part.weight:g} by default"
+        yield ListedMethod("distillation loss", name, part.line, part.reference, goes_with)
 
 
 def list_runs() -> list[MethodRun]:

@@ -8,5 +8,6 @@ measured on the test classes, once.
     methods.py     what is compared                    spaces.py      which settings are searched
     study.py       the folder, its storage, its locks  trials.py      one setting, from fold to fold
     budget.py      how many trials fit into a time     finals.py      the winners on the test classes
-    conclusion.py  what follows, in sentences          running.py     start, resume, join
+    starting.py    start, resume                       running.py     work on it, also with others
+    conclusion.py  what follows, in sentences          result.py      all that is shown
 """

@@ -13,7 +13,7 @@ from typing import Any
 from metrix.core.spaces import LogUniform, OneOf, Space
 from metrix.errors import InvalidInput
 from metrix.experiments.tuning.methods import TunedMethod
-from metrix.experiments.tuning.spaces import LENGTH
+from metrix.experiments.tuning.spaces import LENGTH, find_moved
 from metrix.experiments.tuning.study import REDUCTION, Protocol
 from metrix.experiments.tuning.trials import build_ladder
 from metrix.messages import count, format_duration
@@ -135,7 +135,7 @@ class Fit:
 
 
 def fit_folds(
-    budget: float, costs: CostModel, methods: Sequence[str], chosen: bool, fewer: int
+    budget: float, costs: CostModel, methods: Sequence[str], chosen: bool, fewer: int, most: int = MOST_TRIALS
 ) -> tuple[CostModel, Fit]:
     """The folds, methods and trials that fit into a time.
 
@@ -147,18 +147,19 @@ def fit_folds(
         methods: what may be compared
         chosen: whether the user named the methods
         fewer: the folds to fall back to
+        most: trials of each method
     """
     try:
-        fit = fit_budget(budget, costs, methods, chosen)
+        fit = fit_budget(budget, costs, methods, chosen, most)
     except InvalidInput:
         fit = None
-    if fit is not None and fit.trials >= GOOD_TRIALS:
+    if fit is not None and fit.trials >= min(GOOD_TRIALS, most):
         return costs, fit
     small = replace(costs, folds=min(fewer, costs.folds), cheap=0.0)
-    return small, fit_budget(budget, small, methods, chosen)
+    return small, fit_budget(budget, small, methods, chosen, most)
 
 
-def fit_budget(budget: float, costs: CostModel, methods: Sequence[str], chosen: bool) -> Fit:
+def fit_budget(budget: float, costs: CostModel, methods: Sequence[str], chosen: bool, most: int = MOST_TRIALS) -> Fit:
     """The methods and trials that fit into a time.
 
     Args:
@@ -166,32 +167,39 @@ def fit_budget(budget: float, costs: CostModel, methods: Sequence[str], chosen: 
         costs: what trials and winners cost
         methods: what may be compared, the most interesting first
         chosen: whether the user named the methods; otherwise as many are taken as fit, two at least
+        most: trials of each method
 
     Raises:
         InvalidInput: not even the fewest trials and methods fit; the message says what they would take
     """
     fewest = len(methods) if chosen else min(2, len(methods))
+    least = min(LEAST_TRIALS, most)
     for number in range(len(methods), fewest - 1, -1):
-        taken, trials = tuple(methods[:number]), LEAST_TRIALS if number == fewest else GOOD_TRIALS
+        taken, trials = tuple(methods[:number]), least if number == fewest else min(GOOD_TRIALS, most)
         if costs.seconds(taken, trials) <= budget:
-            while trials < MOST_TRIALS and costs.seconds(taken, trials + 1) <= budget:
+            while trials < most and costs.seconds(taken, trials + 1) <= budget:
                 trials += 1
             return Fit(taken, trials, costs.seconds(taken, trials))
-    needed = math.ceil(costs.seconds(methods[:fewest], LEAST_TRIALS) / 60)
+    needed = math.ceil(costs.seconds(methods[:fewest], least) / 60)
     raise InvalidInput(
-        f"--budget: expected at least {needed}m, in which {count(LEAST_TRIALS, 'trial')} each of "
+        f"--budget: expected at least {needed}m, in which {count(least, 'trial')} each of "
         f"{', '.join(methods[:fewest])} and {count(costs.seeds, 'seed')} of each winner fit, got {budget / 60:.3g}m, "
         "in which nothing can be concluded; give more time, fewer methods, shorter training (--epochs, --max-steps) "
         "or a smaller network (--backbone, --image-size, --preset cpu/cars)"
     )
 
 
-def time_method(method: TunedMethod, base: Config, folds: int, folder: Path, warm_up: bool = False) -> float:
+def time_method(
+    method: TunedMethod, base: Config, folds: int, folder: Path, warm_up: bool = False, space: Space | None = None
+) -> float:
     """The seconds of a run of the usual length on a fold; a method that cannot be trained raises here.
 
-    With `warm_up`, a step is trained before: the first run of a process takes longer, to import and to fill caches.
+    Settings that are not in the space are moved into it, as for the first trial. With `warm_up`, a step is trained
+    before: the first run of a process takes longer, to import and to fill caches.
     """
-    config = method.configure(base).with_values({"fold": f"1/{folds}", "holdout": 0.0})
+    config = method.configure(base)
+    moved = {key: value for key, value in find_moved(config, space or {}).items() if key != LENGTH}
+    config = config.with_values({**moved, "fold": f"1/{folds}", "holdout": 0.0})
     if warm_up:
         calibrate(config, folder / "calibration", steps=1)
     return calibrate(config, folder / "calibration")

@@ -11,6 +11,7 @@ from metrix.evaluate.seeds import SeedDifferences
 from metrix.experiments.tuning.finals import UNTRAINED, Contrast, FinalTable, Winner
 from metrix.experiments.tuning.trials import FinishedTrial
 from metrix.messages import count
+from metrix.train.fit import describe_outlook
 
 HOUR = 3600.0
 
@@ -22,12 +23,13 @@ class Conclusion:
     best: str
     search: str
     helped: str
+    outlook: str
     another_hour: str
 
     @property
     def text(self) -> str:
         """All of them."""
-        return " ".join((self.best, self.search, self.helped, self.another_hour))
+        return " ".join(filter(None, (self.best, self.search, self.helped, self.outlook, self.another_hour)))
 
 
 def conclude(winners: Sequence[Winner], trials: Sequence[FinishedTrial], table: FinalTable, metric: str) -> Conclusion:
@@ -46,7 +48,9 @@ def conclude(winners: Sequence[Winner], trials: Sequence[FinishedTrial], table: 
         f"Recall@1 {result.mean:.1f} % on {count(table.classes, 'test class')}, untrained "
         f"{table.untrained.mean:.1f} %."
     )
-    return Conclusion(first, _say_search(best, trials), _say_contrasts(table), _say_hour(table, trials))
+    return Conclusion(
+        first, _say_search(best, trials), _say_contrasts(table), _say_outlook(winners, table), _say_hour(table, trials)
+    )
 
 
 def _say_search(best: Winner, trials: Sequence[FinishedTrial]) -> str:
@@ -73,6 +77,16 @@ def _say_contrasts(table: FinalTable) -> str:
         if groups[verdict]:
             parts.append(f"{words}: {'; '.join(groups[verdict])}.")
     return " ".join(parts)
+
+
+def _say_outlook(winners: Sequence[Winner], table: FinalTable) -> str:
+    """What the fit of the clean winner lets expect of mixup, where both were compared."""
+    mixed = next(
+        (one.method for one in winners if one.method.mixing and table.find(one.method.name, one.method.clean.name)),
+        None,
+    )
+    clean = next((one for one in table.results if mixed is not None and one.method == mixed.clean.name), None)
+    return "" if clean is None else describe_outlook(clean.fit)
 
 
 def _describe(one: Contrast) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ from metrix.errors import InvalidInput
 from metrix.evaluate.seeds import SeedDifferences
 from metrix.experiments.cells import Cell, train_cell
 from metrix.experiments.tuning.methods import TunedMethod
-from metrix.experiments.tuning.spaces import apply_settings, suggest
+from metrix.experiments.tuning.spaces import apply_settings, find_moved, suggest
 from metrix.experiments.tuning.study import StudyFolder
 from metrix.experiments.tuning.trials import retrieve
-from metrix.files import write_json
+from metrix.files import parse_stored, write_json
 from metrix.train.config import Config
+from metrix.train.fit import average_fit
 from metrix.train.watching import Watcher
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ def find_winners(study: StudyFolder) -> list[Winner]:
             continue
         best = max(finished, key=lambda trial: (trial.value, -trial.number))
         usual = bool(best.user_attrs.get("usual"))
-        settings = {} if usual else suggest(FixedTrial(best.params), study.protocol.spaces[method.name])
-        config = apply_settings(method.configure(study.protocol.base), settings).with_values({"holdout": 0.0})
+        base, space = method.configure(study.protocol.base), study.protocol.spaces[method.name]
+        settings = find_moved(base, space) if usual else suggest(FixedTrial(best.params), space)
+        config = apply_settings(base, settings).with_values({"holdout": 0.0})
         scores = tuple(100.0 * score for score in best.user_attrs["scores"])
         winners.append(Winner(method, best.number, usual, config, scores))
     return winners
@@ -130,6 +131,7 @@ class FinalResult:
     interval: tuple[float, float]  # of their mean, over classes, corrected as the contrasts are
     seconds: float  # of a run, the mean
     folders: tuple[Path, ...]
+    fit: dict[str, float] | None = None  # MAP@R of training and unseen classes, the mean over seeds
 
     @property
     def mean(self) -> float:
@@ -165,7 +167,7 @@ def count_looks(study: StudyFolder, winners: Sequence[Winner]) -> int:
     """The sets of winners that were measured on the test classes, these included; more than 1 if a study went on."""
     file = study.path / "looks.json"
     keys = sorted(cell.key for winner in winners for cell in final_cells(study, winner))
-    looks: list[list[str]] = json.loads(file.read_text("utf-8")) if file.is_file() else []
+    looks = parse_stored(list[list[str]], file.read_text("utf-8"), file) if file.is_file() else []
     if keys not in looks:
         looks.append(keys)
         write_json(file, looks)
@@ -230,11 +232,13 @@ def _summarise(
 
     nothing = dataclasses.replace(mean, per_query={"recall@1": np.zeros_like(mean.per_query["recall@1"])})
     bounds = evaluate.compare(nothing, mean, resamples=RESAMPLES, confidence=confidence)["recall@1"]
-    seconds = [float((study.store.results(cell.key) or {}).get("seconds", 0.0)) for cell in cells]
+    results = [study.store.results(cell.key) or {} for cell in cells]
+    seconds = [float(one.get("seconds", 0.0)) for one in results]
     return FinalResult(
         name,
         tuple(100.0 * value for value in _recalls(several)),
         (100.0 * bounds.low, 100.0 * bounds.high),
         statistics.fmean(seconds) if seconds else 0.0,
         tuple(study.store.run(cell.key).path for cell in cells),
+        average_fit(results),
     )

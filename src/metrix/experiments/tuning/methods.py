@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,15 @@ def parse_methods(given: Sequence[str]) -> list[TunedMethod]:
 
 def list_usual_methods(base: Config) -> list[TunedMethod]:
     """What to compare where the user has not said: the loss of the base settings first, each loss clean and mixed."""
-    losses = dict.fromkeys((base.loss.loss, *USUAL_LOSSES))
+    return pair_with_mixup(dict.fromkeys((base.loss.loss, *USUAL_LOSSES)))
+
+
+def pair_with_mixup(losses: Iterable[str]) -> list[TunedMethod]:
+    """Each loss clean and, where it takes it, with feature mixup.
+
+    >>> [method.name for method in pair_with_mixup(["contrastive", "triplet"])]
+    ['contrastive', 'contrastive+feature', 'triplet']
+    """
     return [
         method
         for loss in losses

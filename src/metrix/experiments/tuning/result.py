@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from metrix.experiments.tuning.finals import FinalTable, Winner
 from metrix.experiments.tuning.spaces import describe_range
 from metrix.experiments.tuning.study import Protocol, StudyFolder
 from metrix.experiments.tuning.trials import FinishedTrial, TrialRunner, correlate_ranks, list_trials, retrieve
-from metrix.files import lock, write_json
+from metrix.files import lock, parse_stored, write_json
 from metrix.messages import count
 from metrix.train.watching import Watcher
 
@@ -158,8 +157,7 @@ def measure_untrained(study: StudyFolder, only_read: bool = False) -> list[float
     file = study.path / "untrained.json"
     with lock(study.path / "untrained.lock"):
         if file.is_file():
-            kept: list[float] = json.loads(file.read_text("utf-8"))
-            return kept
+            return parse_stored(list[float], file.read_text("utf-8"), file)
         if only_read:
             return None
         runner, protocol = TrialRunner(study, lambda words: Watcher()), study.protocol

@@ -1,4 +1,4 @@
-"""Start, resume or join a study, work on its trials until they are done, and conclude."""
+"""Work on the trials of a study until they are done, and conclude."""
 
 from __future__ import annotations
 
@@ -7,57 +7,28 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from metrix.errors import InvalidInput, MetrixError, check_integer, unknown_choice
+from metrix.errors import InvalidInput
 from metrix.experiments.cells import code_version
 from metrix.experiments.tuning.budget import (
-    GOOD_TRIALS,
-    CostModel,
-    Fit,
-    describe_fit,
     estimate_costs,
-    fit_folds,
-    time_method,
 )
 from metrix.experiments.tuning.finals import compare_winners, find_winners, train_winners
-from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_methods
+from metrix.experiments.tuning.methods import TunedMethod
 from metrix.experiments.tuning.result import StudyResult, build_result, measure_untrained
-from metrix.experiments.tuning.spaces import build_space
-from metrix.experiments.tuning.study import (
-    Plan,
-    Protocol,
-    StudyData,
-    StudyFolder,
-    check_folder,
-    fingerprint_data,
-    name_data,
-    strip_password,
-)
-from metrix.experiments.tuning.trials import METRICS, FinishedTrial, TrialRunner, list_trials
+from metrix.experiments.tuning.study import Plan, StudyFolder, StudyInterrupted
+from metrix.experiments.tuning.trials import FinishedTrial, TrialRunner, list_trials
 from metrix.files import write_text
-from metrix.train.config import Config
-from metrix.train.data_place import with_absolute_paths
 from metrix.train.interruption import Interrupted
 from metrix.train.watching import Watcher
 
-FOLDS, FEWER_FOLDS, SEEDS = 4, 2, 3  # fewer folds, where a budget is small
-CHEAP = 1 / 3
 POLL = 1.0  # seconds between two looks at the trials of other processes
-
-
-class StudyInterrupted(MetrixError):  # noqa: N818 - nothing went wrong
-    """A signal ended the work on a study; it can be resumed."""
-
-    def __init__(self, signum: int, folder: Path) -> None:
-        name = signal.Signals(signum).name
-        super().__init__(f"interrupted by {name}; nothing is lost: continue with metrix tune --resume {folder}")
-        self.exit_code = 128 + signum
 
 
 @dataclass(frozen=True)
@@ -89,118 +60,6 @@ class StudyWatcher:
 
     def close(self) -> None:
         """No more events follow."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asks of a new study; `None` leaves the choice to metrix."""
-
-    base: Config
-    methods: Sequence[str] = ()
-    budget: float | None = None  # seconds
-    trials: int | None = None
-    folds: int | None = None
-    seeds: int = SEEDS
-    metric: str = METRICS[0]
-    cheap: bool = True
-    changes: Mapping[str, Any] | None = None  # of the spaces
-    fixed: Mapping[str, Any] | None = None  # settings that are not searched
-    storage: str | None = None
-
-    def check(self) -> None:
-        """Raise `InvalidInput` unless it makes sense."""
-        if self.budget is None and self.trials is None:
-            raise InvalidInput("expected --budget TIME, such as 2h, or --trials N, or both, got neither")
-        if self.folds is not None:
-            check_integer("--folds", self.folds, least=2)
-        check_integer("--seeds", self.seeds, least=2)
-        if self.trials is not None:
-            check_integer("--trials", self.trials, least=1)
-        if self.metric not in METRICS:
-            raise unknown_choice("--metric", self.metric, METRICS)
-
-
-def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyFolder:
-    """A new study, planned after a short calibration.
-
-    Raises:
-        InvalidInput: the request makes no sense, the folder is taken, a method cannot be trained on the data, or
-            nothing can be concluded in the budget
-    """
-    request.check()
-    base = with_absolute_paths(request.base)
-    study = StudyFolder(folder, request.storage)
-    study.check_new()
-    chosen = parse_methods(request.methods)
-    data = StudyData(name_data(base), fingerprint_data(base))
-    check_folder(folder)
-    methods = chosen or list_usual_methods(base)
-    spaces = {one.name: build_space(one, base, request.changes or {}, request.fixed or {}) for one in methods}
-    cheap = CHEAP if request.cheap else 0.0
-    costs, fit = _fit(request, base, methods, spaces, cheap, folder, watcher, bool(chosen))
-    watcher.note(f"plan: {describe_fit(fit, costs, request.budget)}")
-    protocol = Protocol(
-        base=base,
-        methods=tuple(one for one in methods if one.name in fit.methods),
-        spaces={name: spaces[name] for name in fit.methods},
-        metric=request.metric,
-        folds=costs.folds,
-        seeds=request.seeds,
-        cheap=costs.cheap,
-        data=data,
-        run_seconds={name: costs.run_seconds[name] for name in fit.methods},
-        code=code_version(),
-        storage=strip_password(request.storage),
-    )
-    study.create(protocol, plan_until(request.trials, request.budget))
-    return study
-
-
-def _fit(
-    request: Request,
-    base: Config,
-    methods: Sequence[TunedMethod],
-    spaces: Mapping[str, Any],
-    cheap: float,
-    folder: Path,
-    watcher: StudyWatcher,
-    chosen: bool,
-) -> tuple[CostModel, Fit]:
-    """Time the methods, as many as there is any hope to fit, and choose methods and trials."""
-    seconds: dict[str, float] = {}
-    folds = request.folds or FOLDS
-    costs = CostModel(seconds, spaces, folds, request.seeds, cheap, base.train.max_steps is not None)
-    limit = len(methods) if chosen or request.budget is not None else 2
-    for number, method in enumerate(methods[:limit]):
-        watcher.report(f"calibrating {method.name}", number, limit)
-        seconds[method.name] = time_method(method, base, folds, folder, warm_up=number == 0)
-        full = request.budget is not None and costs.seconds(list(seconds), GOOD_TRIALS) > request.budget
-        if full and not chosen and len(seconds) >= 2:
-            break
-    watcher.report("calibrating", limit, limit)
-    names = list(seconds)
-    if request.trials is not None:
-        return costs, Fit(tuple(names), request.trials, costs.seconds(names, request.trials))
-    assert request.budget is not None
-    fewer = FEWER_FOLDS if request.folds is None else request.folds
-    return fit_folds(request.budget, costs, names, chosen, fewer)
-
-
-def plan_until(trials: int | None, budget: float | None) -> Plan:
-    """The plan of a search that ends after so many trials of each method, or so many seconds from now."""
-    return Plan(trials, None if budget is None else time.time() + budget, budget)
-
-
-def resume_study(folder: Path, trials: int | None, budget: float | None, storage: str | None = None) -> StudyFolder:
-    """A study to continue: with what was planned, or for more trials of each method, or more time."""
-    study = StudyFolder(folder, storage)
-    study.check_data()
-    if trials is not None or budget is not None:
-        done = min(study.count_trials().values())
-        study.write_plan(plan_until(None if trials is None else done + trials, budget))
-    elif study.plan.deadline is not None:  # the time that was left when it stopped is not known: start it again
-        study.write_plan(plan_until(study.plan.trials, study.plan.budget))
-    return study
 
 
 def work_on(study: StudyFolder, watcher: StudyWatcher) -> StudyResult:

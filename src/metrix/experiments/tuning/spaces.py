@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from metrix.core.spaces import LogUniform, OneOf, Range, Space, Uniform, WholeNumber
 from metrix.errors import InvalidInput, describe_value, unknown_choice
 from metrix.experiments.tuning.methods import TunedMethod, parse_method
 from metrix.files import describe_failure
+from metrix.model.backbones import check_backbone
 from metrix.train.config import Config, sections
 from metrix.train.names import LOSSES, METHODS
 from metrix.train.network import name_examples
+from metrix.yaml_text import parse_yaml
 
 LENGTH = "length"
 RANGES: dict[str, type[Uniform] | type[LogUniform] | type[WholeNumber]] = {
@@ -79,11 +79,9 @@ def read_changes(path: Path) -> dict[str, Any]:
         InvalidInput: it cannot be read, or a key or a range in it is not one
     """
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = parse_yaml(path.read_text("utf-8"), f"--space {path}")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"--space {path}: cannot be read: {describe_failure(error)}") from error
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"--space {path}: is not YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidInput(f"--space {path}: expected ranges by key, such as lr: {{log_uniform: [1.0e-4, 0.1]}}")
     for key, given in content.items():
@@ -92,10 +90,27 @@ def read_changes(path: Path) -> dict[str, Any]:
             if not isinstance(given, dict):
                 raise InvalidInput(f"--space: {key}: expected ranges by key, got {describe_value(given)}")
             for inner, one in given.items():
-                parse_range(inner, one)
+                _check_backbones(inner, parse_range(inner, one))
         else:
-            parse_range(key, given)
+            _check_backbones(key, parse_range(key, given))
     return content
+
+
+def _check_backbones(key: str, given: Range) -> None:
+    """Raise `InvalidInput` for an unknown backbone now: a study would try it after hours."""
+    if key == "backbone" and isinstance(given, OneOf):
+        for name in given.values:
+            try:
+                check_backbone(name)
+            except InvalidInput as error:
+                raise InvalidInput(f"--space: backbone: {error}") from error
+
+
+def check_methods(changes: Mapping[str, Any], methods: Sequence[str]) -> None:
+    """Raise `InvalidInput` where a file of spaces is about a method that is not compared."""
+    for key in changes:
+        if _names_method(key) and key not in methods:
+            raise InvalidInput(f"--space: {key}: expected a method of the study ({', '.join(methods)}), got another")
 
 
 def _names_method(key: str) -> bool:
@@ -117,8 +132,7 @@ def parse_range(key: str, given: Any) -> Range:
         if not values:
             raise InvalidInput(f"--space: {key}: expected one or several values, got none")
         for value in values:
-            if key != LENGTH:
-                Config().with_values({key: value})  # raises where the configuration does not accept it
+            _check_setting(key, value)
         return OneOf(values)
     name, ends = next(iter(given.items())) if len(given) == 1 else ("", None)
     if name not in RANGES:
@@ -132,9 +146,16 @@ def parse_range(key: str, given: Any) -> Range:
         raise InvalidInput(f"--space: {key}: log_uniform: expected low > 0, got {ends[0]}")
     if name == "whole_number" and not all(isinstance(end, int) for end in ends):
         raise InvalidInput(f"--space: {key}: whole_number: expected two whole numbers, got {ends}")
-    for end in ends if key != LENGTH else ():
-        Config().with_values({key: end})
+    for end in ends:
+        _check_setting(key, end)
     return RANGES[name](*ends)
+
+
+def _check_setting(key: str, value: Any) -> None:
+    if key != LENGTH:
+        Config().with_values({key: value})  # raises where the configuration does not accept it
+    elif not _is_number(value) or value <= 0:
+        raise InvalidInput(f"--space: {key}: expected a multiple > 0 of the usual length, got {describe_value(value)}")
 
 
 def _is_number(given: object) -> bool:
@@ -188,18 +209,29 @@ def suggest(trial: Any, space: Space) -> dict[str, Any]:
 
 def find_usual(config: Config, space: Space) -> dict[str, Any]:
     """The point of a space that is nearest to the settings of a configuration, as Optuna's parameters."""
-    plain = config.model_dump()
-    found: dict[str, Any] = {}
-    for key, given in space.items():
-        value = 1.0 if key == LENGTH else plain[sections()[key]][key]
-        if value is None:
-            value = _own_default(config, key)
-        if isinstance(given, OneOf):
-            value = tuple(value) if isinstance(value, list) else value
-            found[key] = as_choice(value if value in given.values else given.values[0])
-        else:
-            found[key] = min(max(value, given.low), given.high)
-    return found
+    return {key: as_choice(_find_nearest(_read_setting(config, key), given)) for key, given in space.items()}
+
+
+def find_moved(config: Config, space: Space) -> dict[str, Any]:
+    """The settings of a configuration that are not in a space, and the nearest values that are.
+
+    >>> find_moved(Config(), {"augment": OneOf(("none",)), "lr": LogUniform(1e-5, 1e-3)})
+    {'augment': 'none'}
+    """
+    pairs = {key: (_read_setting(config, key), given) for key, given in space.items()}
+    return {key: found for key, (value, given) in pairs.items() if (found := _find_nearest(value, given)) != value}
+
+
+def _read_setting(config: Config, key: str) -> Any:
+    value = 1.0 if key == LENGTH else getattr(getattr(config, sections()[key]), key)
+    value = tuple(value) if isinstance(value, list) else value
+    return _own_default(config, key) if value is None else value
+
+
+def _find_nearest(value: Any, given: Range) -> Any:
+    if isinstance(given, OneOf):
+        return value if value in given.values else given.values[0]
+    return min(max(value, given.low), given.high) if _is_number(value) else given.low
 
 
 def _own_default(config: Config, key: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -23,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from metrix.core.spaces import Space
-from metrix.errors import InvalidInput
+from metrix.errors import InvalidInput, MetrixError
 from metrix.experiments.cells import Cell, CellStore, make_cell
 from metrix.experiments.tuning.methods import TunedMethod, parse_method
 from metrix.experiments.tuning.spaces import find_usual, space_from_dict, space_to_dict, suggest
 from metrix.extras import import_extra
-from metrix.files import describe_failure, lock, write_json
+from metrix.files import describe_failure, lock, parse_stored, write_json
 from metrix.train.config import Config, parse_config
 from metrix.train.data_place import path_of
 
@@ -36,6 +37,15 @@ FORMAT = 1
 STARTUP = 5  # trials of each method that are drawn at random, the usual settings included
 KEPT = ("metric", "folds", "seeds", "cheap", "run_seconds", "code", "storage")  # plain values of a protocol
 REDUCTION = 2  # of successive halving: the better half goes on
+
+
+class StudyInterrupted(MetrixError):  # noqa: N818 - nothing went wrong
+    """A signal ended the work on a study; it can be resumed."""
+
+    def __init__(self, signum: int, folder: Path) -> None:
+        name = signal.Signals(signum).name
+        super().__init__(f"interrupted by {name}; nothing is lost: continue with metrix tune --resume {folder}")
+        self.exit_code = 128 + signum
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class StudyFolder:
 
     def __init__(self, path: Path, storage: str | None = None) -> None:
         self.path, self.store = path, CellStore(path)
-        self._asked_storage = storage
+        self.asked_storage = storage
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -133,7 +143,8 @@ class StudyFolder:
     @property
     def plan(self) -> Plan:
         """How far the search goes, as of now."""
-        return Plan(**json.loads((self.path / "plan.json").read_text("utf-8")))
+        file = self.path / "plan.json"
+        return parse_stored(Plan, file.read_text("utf-8"), file)
 
     def write_plan(self, plan: Plan) -> None:
         """Set how far the search goes, for all processes that work on it."""
@@ -199,7 +210,7 @@ class StudyFolder:
             raise InvalidInput(f"--storage: {self.protocol.storage or 'study.db'} cannot be opened: {said}") from error
 
     def _open_storage(self, optuna: Any) -> Any:
-        given = self._asked_storage or self.protocol.storage
+        given = self.asked_storage or self.protocol.storage
         if given == JOURNAL:
             from optuna.storages.journal import JournalFileBackend, JournalStorage
 

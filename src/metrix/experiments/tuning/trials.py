@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from metrix.errors import MetrixError
 from metrix.experiments.cells import Cell, train_cell
 from metrix.experiments.tuning.methods import TunedMethod
-from metrix.experiments.tuning.spaces import apply_settings
-from metrix.experiments.tuning.study import STARTUP, StudyFolder
-from metrix.files import write_json
+from metrix.experiments.tuning.spaces import apply_settings, find_moved
+from metrix.experiments.tuning.study import STARTUP, StudyFolder, StudyInterrupted
+from metrix.files import parse_stored, write_json
 from metrix.train.config import Config
 from metrix.train.interruption import Interrupted, LoadingFailed, WritingFailed
 from metrix.train.watching import Watcher
@@ -99,7 +98,7 @@ class TrialRunner:
             began = time.monotonic()
             try:
                 scores = [self.score(method, trial, settings, fold, rung.share) for fold in range(1, rung.folds + 1)]
-            except (Interrupted, LoadingFailed, WritingFailed):
+            except (Interrupted, StudyInterrupted, LoadingFailed, WritingFailed):
                 raise
             except MetrixError as error:
                 trial.set_user_attr("error", str(error))
@@ -149,9 +148,13 @@ class TrialRunner:
         return measure_fold(self.study, cell, lambda: self.watch(words))[self.study.protocol.metric]
 
     def configure(self, method: TunedMethod, trial: Any, settings: dict[str, Any], fold: int, share: float) -> Config:
-        """The configuration of a trial on one fold; the usual settings are those of the base, to the last digit."""
+        """The configuration of a trial on one fold; the usual settings are those of the base, to the last digit.
+
+        Those that are not in the space are moved into it: what a file of spaces fixes holds for all trials.
+        """
         base = method.configure(self.study.protocol.base)
-        chosen = {} if trial.user_attrs.get("usual") else settings
+        usual = trial.user_attrs.get("usual")
+        chosen = find_moved(base, self.study.protocol.spaces[method.name]) if usual else settings
         config = apply_settings(base, chosen, share)
         return config.with_values({"fold": f"{fold}/{self.study.protocol.folds}", "holdout": 0.0})
 
@@ -177,8 +180,7 @@ def measure_fold(study: StudyFolder, cell: Cell, watch: Callable[[], Watcher]) -
     folder = study.store.cell_folder(cell.key)
     file = folder / MEASURES
     if file.exists():
-        kept: dict[str, float] = json.loads(file.read_text("utf-8"))
-        return kept
+        return parse_stored(dict[str, float], file.read_text("utf-8"), file)
     study.store.write_record(cell)
     train_cell(folder, cell.config, watch())
     measured = retrieve(study, cell).means
