@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import with_config_flags
+from metrix.cli import reality_check
+from metrix.cli.flags import NOT_FLAGS, with_config_flags
 
 if TYPE_CHECKING:
     from metrix.experiments.cells import Cell
     from metrix.reproduce.budget import Plan
     from metrix.reproduce.grid import Grid
     from metrix.reproduce.items import Item
-    from metrix.reproduce.page import Reproduced
 
 FOLDER = Path("runs/reproduce")
+CHECK_PANEL = "Options of reality-check"
 # Settings in which the rows of the tables differ, or that have a flag of their own here.
-FIXED = ("data", "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "strength", "scheme", "seed")
+FIXED = (*NOT_FLAGS, "loss", "mixup", "mixup_method", "pairs", "hard_negatives", "strength", "scheme", "seed")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,18 +31,22 @@ def add_to(app: typer.Typer) -> None:
 def reproduce_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="tables and figures to reproduce, or all; without any, list them", show_default=False),
+        typer.Argument(
+            help="tables and figures to reproduce, or all; or reality-check; without any, list them", show_default=False
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
             "--data",
             metavar="NAME=PATH",
-            help="dataset, may be repeated: cub, cars, sop, inshop or a name of your own; glyphs by default",
+            help="dataset, may be repeated: cub, cars, sop, inshop or a name of your own; glyphs by default. For the "
+            "reality check, PATH may be a YAML file of settings that names its data",
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="runs of each method, with seeds 0, 1 …; 3 by default, 2 with --quick")
+        int | None,
+        typer.Option(min=1, help="runs of each method, with seeds 0, 1 …; 3 by default, 2 with --quick"),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="small scale: 30 training classes, 100 steps")] = False,
     budget: Annotated[
@@ -52,30 +57,89 @@ def reproduce_command(
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="train only share I of N, to divide the work between machines")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the runs and the report")] = FOLDER,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="LOSS[+MIXUP]",
+            help="what to compare, may be repeated, as for metrix tune; by default seven losses without and with "
+            "feature mixup, and the other mixing methods",
+            rich_help_panel=CHECK_PANEL,
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="trials of each method on each dataset, instead of or within a budget",
+            show_default=False,
+            rich_help_panel=CHECK_PANEL,
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="folds of the training classes; by default 4, or 2 in a small budget",
+            show_default=False,
+            rich_help_panel=CHECK_PANEL,
+        ),
+    ] = None,
+    dry: Annotated[
+        bool,
+        typer.Option("--list", help="only say what would be trained, and how long", rich_help_panel=CHECK_PANEL),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="folder of the runs and the report; runs/reproduce or runs/reality-check by default",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor tables")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Reproduce tables and figures of the paper, with its numbers beside the measured ones.
+    """Reproduce tables and figures of the paper, or check what losses and mixup are worth when tuned equally.
 
-    Finished runs are reused and interrupted ones resumed. To divide the work between machines, run the command with
-    --shard on each, copy their "cells" folders into one and run it there without --shard. The paper's datasets are
-    trained with the paper's settings, glyphs with small ones; the flags below change the settings of all runs.
+    Tables and figures have the paper's numbers beside the measured ones. Finished runs are reused and interrupted ones
+    resumed. To divide the work between machines, run the command with --shard on each, copy their "cells" folders into
+    one and run it there without --shard. The paper's datasets are trained with the paper's settings, glyphs with small
+    ones; the flags below change the settings of all runs.
+
+    metrix reproduce reality-check --budget 8h tunes every method with equal trials on folds of each dataset, measures
+    the winners on the test classes once, and ranks them. The same command continues it, or helps in another process.
     """
     from metrix.cli.terminal.grid import build_grid_watcher
     from metrix.cli.terminal.progress import show_progress
-    from metrix.errors import check_share
+    from metrix.cli.terminal.reproduction import print_items, print_results, print_shard
+    from metrix.errors import InvalidInput, check_share
     from metrix.experiments.cells import take_shard
     from metrix.extras import require_extra
     from metrix.reproduce.duration import read_times, write_times
     from metrix.reproduce.grid import build_grid
     from metrix.reproduce.items import cells_of_items, choose_items
     from metrix.reproduce.page import render_items, write_page
+    from metrix.reproduce.reality.plan import CheckRequest
     from metrix.reproduce.running import run_cells
 
-    items = choose_items(names or ())
+    if reality_check.NAME in (names or ()):
+        given = {"--quick": quick, "--jobs": jobs > 1, "--shard": shard}
+        reality_check.refuse(names or [], [flag for flag, value in given.items() if value])
+        request = CheckRequest(tuple(data or ()), tuple(method or ()), budget, trials, folds, seeds, flags)
+        reality_check.run_check(request, output or reality_check.FOLDER, dry, quiet, json_output)
+        return
+    only = {"--method": method, "--trials": trials, "--folds": folds, "--list": dry}
+    if any(only.values()):
+        raise InvalidInput(
+            f"{', '.join(flag for flag, value in only.items() if value)}: expected with reality-check only; give "
+            f"metrix reproduce {reality_check.NAME}, or leave it out"
+        )
+    output = output or FOLDER
+    items = choose_items(names or (), also=(reality_check.NAME,))
     part = (1, 1) if shard is None else check_share("--shard", shard)
     quiet = quiet or json_output
     changes, scale = flags, ""
@@ -84,7 +148,7 @@ def reproduce_command(
         changes, seeds, scale = dict(plan.scale.changes), plan.seeds, plan.describe()
     grid = build_grid(data or (), seeds, changes, output, quick, scale)
     if not items:
-        _print_items(grid, jobs, quiet, json_output)
+        print_items(grid, jobs, quiet, json_output)
         return
     require_extra("matplotlib")
     cells = take_shard(cells_of_items(items, grid), part)
@@ -93,14 +157,14 @@ def reproduce_command(
     write_times(output, announced, state)
     failed = {one.name: error for one, error in state.failed.values()}
     if shard is not None:
-        _print_shard(output, part, len(cells), failed, json_output)
+        print_shard(output, part, len(cells), failed, json_output)
     else:
         with show_progress(quiet) as report:
             found = render_items(items, grid, report)
         count = None if budget is not None else len(grid.seeds)
         command = _command(names or [], data or [], count, quick, budget, flags)
         written = write_page(found, grid, command)
-        _print_results(found, written, failed, read_times(output), quiet, json_output)
+        print_results(found, written, failed, read_times(output), quiet, json_output)
     if failed:
         raise typer.Exit(1)
 
@@ -124,93 +188,6 @@ def _announce(cells: list[Cell], grid: Grid, jobs: int, quiet: bool) -> tuple[fl
             highlight=False,
         )
     return announced, expected
-
-
-def _print_items(grid: Grid, jobs: int, quiet: bool, json_output: bool) -> None:
-    """Print what can be reproduced, what it needs and how long it takes on this machine."""
-    import json
-
-    from rich.table import Table
-
-    from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.progress import show_progress
-    from metrix.messages import format_duration
-    from metrix.reproduce.listing import list_items
-
-    with show_progress(quiet) as report:
-        rows, source = list_items(grid, jobs, report)
-    if json_output:
-        typer.echo(json.dumps({"items": [row.to_dict() for row in rows], "time_from": source}))
-        return
-    table = Table(title=f"Tables and figures of the paper, on {', '.join(data.title for data in grid.datasets)}")
-    for name in ("name", "content", "dataset in the paper"):
-        table.add_column(name)
-    for name in ("runs", "finished", "time left"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(row.name, row.title, row.paper, str(row.cells), str(row.done), format_duration(row.seconds))
-    console = Console()
-    console.print(table)
-    console.print(
-        f"Runs shared by several tables are trained once. Times are estimated for --jobs {jobs}, {source}.\n"
-        "Next: metrix reproduce NAME …, or all; --quick for a small scale; --data cars=PATH for your data."
-    )
-
-
-def _print_results(
-    found: list[Reproduced],
-    written: list[Path],
-    failed: dict[str, str],
-    times: dict[str, float] | None,
-    quiet: bool,
-    json_output: bool,
-) -> None:
-    import json
-
-    from rich.markup import escape
-
-    from metrix.cli.terminal.console import Console
-    from metrix.cli.terminal.tables import build_page_tables
-    from metrix.reproduce.duration import describe_times
-
-    if json_output:
-        content = {
-            "tables": [table.to_dict() for one in found for table in one.tables],
-            "failed": failed,
-            "seconds": times,
-            "written": [str(path) for path in written],
-        }
-        typer.echo(json.dumps(content))
-        return
-    console, notes = Console(), Console(stderr=True, soft_wrap=True)
-    for one in found if not quiet else ():
-        for table in one.tables:
-            for part in build_page_tables(table.to_block(), console.width):
-                console.print(part)
-    for name, error in failed.items():
-        notes.print(f"[red]failed[/] {name}: ", end="", highlight=False)
-        notes.print(error, markup=False, highlight=False)
-    if times is not None and not quiet:
-        notes.print(describe_times(times), highlight=False)
-    for path in written:
-        notes.print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
-
-
-def _print_shard(folder: Path, part: tuple[int, int], cells: int, failed: dict[str, str], json_output: bool) -> None:
-    import json
-
-    from rich.markup import escape
-
-    from metrix.cli.terminal.console import Console
-
-    if json_output:
-        typer.echo(json.dumps({"shard": "/".join(map(str, part)), "cells": cells, "failed": failed}))
-        return
-    Console(stderr=True, soft_wrap=True).print(
-        f"shard {part[0]} of {part[1]}: {cells - len(failed)} of {cells} cells are finished. Copy "
-        f"{escape(str(folder / 'cells'))} of all machines into one folder and run the command there without --shard.",
-        highlight=False,
-    )
 
 
 def _plan(

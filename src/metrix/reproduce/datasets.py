@@ -99,7 +99,7 @@ def choose_data(given: Sequence[str], root: str | None = None, follow_links: boo
 
 
 # The preset `glyphs` is tuned for one loss; w is the paper's here, and the learning rate suits all losses.
-_PAPER_ON_GLYPHS: dict[str, Any] = {"strength": 0.4, "lr": 3e-3}
+PAPER_ON_GLYPHS: dict[str, Any] = {"strength": 0.4, "lr": 3e-3}
 _PROXY_LR_ON_GLYPHS = {"proxy-anchor": 1e-2}  # 100 times the learning rate of the network is too much here
 
 
@@ -123,7 +123,7 @@ def build_config(data: ReproductionData, recipe: Recipe, seed: int, dim: int, ch
         base = _choose_preset(data.name, method)
         values: dict[str, Any] = _dim_of(method, dim)
     elif data.spec in GLYPHS:
-        base = presets.preset("glyphs").with_values(_PAPER_ON_GLYPHS)
+        base = presets.preset("glyphs").with_values(PAPER_ON_GLYPHS)
         base = base.with_values({**dict.fromkeys(LossChoice.model_fields), "loss": loss})
         values = {"dim": max(8, base.model.dim * dim // PAPER_DIM), **_loss_settings(loss)}
     else:

@@ -283,7 +283,7 @@ def cells_of_items(items: Sequence[Item], grid: Grid) -> list[Cell]:
     return grid.distinct_cells(one for item in items for data in grid.datasets for one in item.experiments(grid, data))
 
 
-def choose_items(names: Sequence[str]) -> list[Item]:
+def choose_items(names: Sequence[str], also: Sequence[str] = ()) -> list[Item]:
     """Look up tables and figures by name; `all` selects every one.
 
     >>> [item.title for item in choose_items(["retrieval"])]
@@ -292,5 +292,5 @@ def choose_items(names: Sequence[str]) -> list[Item]:
     known = {item.name: item for item in ITEMS}
     for name in names:
         if name != "all" and name not in known:
-            raise unknown_choice("table or figure", name, [*known, "all"])
+            raise unknown_choice("table or figure", name, [*known, "all", *also])
     return list(ITEMS) if "all" in names else [known[name] for name in dict.fromkeys(names)]

@@ -65,7 +65,7 @@ def write_page(found: Sequence[Reproduced], grid: Grid, command: str) -> list[Pa
         sections,
         "The tables and figures of “It Takes Two to Tango: Mixup for Deep Metric Learning” (ICLR 2022) from runs on "
         f"this machine, with the paper's numbers beside them.\n\nMade by: {command}",
-        _footer(),
+        describe_versions(),
     ).write(grid.store.folder / NAME)
 
 
@@ -113,7 +113,8 @@ def _explain(grid: Grid) -> str:
     return text
 
 
-def _footer() -> str:
+def describe_versions() -> str:
+    """What made a page: versions, machine, and the code that trained."""
     about: dict[str, Any] = describe_environment()
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return f"{versions}; Python {about['python']}, {about['platform']}; training code {code_version()}."
