@@ -3,6 +3,7 @@
     vectors-NAME.npy     unit vectors (n, d), float32 or float16; the operating system reads what a search touches
     items-NAME.arrow     ids and columns (Arrow IPC), memory-mapped as well
     codes-NAME.faiss     for the approximate kinds: the faiss index (and codes-NAME.ivfdata, inverted lists on disk)
+    sketch-NAME-0.faiss  for large ones of the kind sq8: codes of a bit per entry, in parts
 
 A generation names the files that it consists of: items that were added are a pair of files more, and generations share
 the others. Names are never used twice, so no file is written that another process has mapped.
@@ -13,23 +14,30 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from metrix.errors import DataError, InvalidInput, ShapeError
+from metrix.errors import DataError, InvalidInput, LabelError, ShapeError
 from metrix.extras import import_extra
+from metrix.search import sketches
+from metrix.search.description import SEVERAL_FILES
 from metrix.search.faiss_kinds import APPROXIMATE, build_codes, extend_codes, faiss_silenced
 from metrix.search.items import Items, chained, column_types_of, drop_id, require_distinct, same_columns
 from metrix.search.settings import Settings
+from metrix.search.sketches import Sketch
 from metrix.search.vectors import MappedVectors
 
 _NAME = r"\d{6,}-[0-9a-f]{8}(-\d+)?"
-FILE_NAME = re.compile(rf"vectors-{_NAME}\.npy|items-{_NAME}\.arrow|codes-{_NAME}(-part\d+)?\.(faiss|ivfdata)")
+_CODES = rf"codes-{_NAME}(-part\d+)?\.(faiss|ivfdata)|sketch-{_NAME}\.faiss"
+FILE_NAME = re.compile(rf"vectors-{_NAME}\.npy|items-{_NAME}\.arrow|{_CODES}|adapter-{_NAME}\.safetensors")
+MOST_COMPARED = 2_000_000  # ids that are not in order, for which it takes a second or two
+OF_CODES = ("codes", "lists", "sketch", "reach")  # keys of a place that say where codes are, and how to search them
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +48,7 @@ class OpenFiles:
     columns: Any  # pyarrow.Table of n rows
     vectors: MappedVectors
     codes: Any = None  # faiss index of the first rows, or None
+    sketch: Sketch | None = None
 
 
 def name_files(generation: int) -> str:
@@ -133,7 +142,24 @@ def write_codes(
     if lists.exists():
         found["lists"] = lists.name
         sync(lists)
+    if kind == "sq8" and codes.ntotal >= sketches.SKETCHED:
+        found["sketch"] = _write_sketch(folder, name, vectors, place.get("sketch", []))
     return found
+
+
+def _write_sketch(folder: Path, name: str, vectors: MappedVectors, before: Sequence[str]) -> list[str]:
+    """Write the parts of a sketch of all vectors, or continue some; full ones stay as they are. Returns their names."""
+    faiss = import_extra("faiss")
+
+    names = list(before[:-1])
+    first = sum(_read_index(folder / part, faiss.IO_FLAG_MMAP_IFC).ntotal for part in names)
+    last = faiss.read_index(str(folder / before[-1])) if before else None
+    for number, part in enumerate(sketches.build_parts(vectors, len(vectors), last, first), len(names)):
+        path = folder / f"sketch-{name}-{number}.faiss"
+        faiss.write_index(part, str(path))
+        sync(path)
+        names.append(path.name)
+    return names
 
 
 def sync(path: Path) -> None:
@@ -158,8 +184,20 @@ def open_files(folder: Path, place: Mapping[str, Any], kind: str) -> OpenFiles:
         raise DataError(
             f"{folder}: expected a vector for each of {table.num_rows} items, got {len(vectors)}; build the index anew"
         )
+    _require_each_once(folder, table["id"])
     codes = None if kind == "exact" else _open_codes(folder, place, kind, vectors)
-    return OpenFiles(table["id"].combine_chunks(), drop_id(table), vectors, codes)
+    sketch = _open_sketch(folder, place, codes) if codes is not None and "sketch" in place else None
+    return OpenFiles(table["id"].combine_chunks(), drop_id(table), vectors, codes, sketch)
+
+
+def _require_each_once(folder: Path, ids: Any) -> None:
+    """An error if an id comes twice: ids in order are compared with the next, of others up to MOST_COMPARED."""
+    if pc.all(pc.less(ids[:-1], ids[1:])).as_py() is not False or len(ids) > MOST_COMPARED:
+        return
+    try:
+        require_distinct(ids)
+    except LabelError as error:
+        raise DataError(f"{folder}: {error} in its files; build the index anew") from error
 
 
 def open_table(path: Path) -> Any:
@@ -198,18 +236,49 @@ def _open_codes(folder: Path, place: Mapping[str, Any], kind: str, vectors: Mapp
     flags = faiss.IO_FLAG_ONDISK_SAME_DIR if "lists" in place else flags
     for needed in [path, *([folder / str(place["lists"])] if "lists" in place else [])]:
         needed.stat()  # FileNotFoundError
-    try:
-        with faiss_silenced():
-            codes = faiss.read_index(str(path), flags)
-    except (RuntimeError, MemoryError) as error:
-        path.stat()  # removed since
-        raise DataError(f"{path}: expected a faiss index, got a damaged file; build the index anew") from error
+    codes = _read_index(path, flags)
     if not 0 < codes.ntotal <= len(vectors) or codes.d != vectors.shape[1]:
         raise DataError(
             f"{path}: expected codes of at most {len(vectors)} vectors of dimension {vectors.shape[1]}, got "
             f"{codes.ntotal} of dimension {codes.d}; build the index anew"
         )
     return codes
+
+
+def _open_sketch(folder: Path, place: Mapping[str, Any], codes: Any) -> Sketch:
+    faiss = import_extra("faiss")
+
+    paths = [folder / name for name in place["sketch"]]
+    parts = [_read_index(path, faiss.IO_FLAG_MMAP_IFC) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        if not isinstance(part, faiss.IndexRaBitQ) or part.d != codes.d:
+            raise DataError(f"{path}: expected codes of a bit per entry of dimension {codes.d}, got others; build anew")
+    if sum(part.ntotal for part in parts) != codes.ntotal:
+        raise DataError(
+            f"{folder}: expected a bit per entry for {codes.ntotal} rows, got {sum(part.ntotal for part in parts)}; "
+            "build the index anew"
+        )
+    return Sketch(parts, codes)
+
+
+def _read_index(path: Path, flags: int) -> Any:
+    faiss = import_extra("faiss")
+
+    path.stat()  # FileNotFoundError
+    try:
+        with faiss_silenced():
+            return faiss.read_index(str(path), flags)
+    except (RuntimeError, MemoryError) as error:
+        path.stat()  # removed since
+        raise DataError(f"{path}: expected a faiss index, got a damaged file; build the index anew") from error
+
+
+def read_reach(place: Mapping[str, Any]) -> int:
+    """How far a search by the sketch has to reach; 0 where there is none, or it was not measured."""
+    found = place.get("reach", 0)
+    if not isinstance(found, int) or found < 0:
+        raise DataError(f"place.reach: expected an integer ≥ 0 in the description, got {found!r}; build the index anew")
+    return found
 
 
 def read_codes(folder: Path, place: Mapping[str, Any]) -> Any:
@@ -221,6 +290,6 @@ def read_codes(folder: Path, place: Mapping[str, Any]) -> Any:
 
 def files_of(place: Mapping[str, Any]) -> Iterator[str]:
     """The names of a generation's files."""
-    for key in ("vectors", "items", "codes", "lists"):
+    for key in (*SEVERAL_FILES, "codes", "lists"):
         names = place.get(key, ())
         yield from [names] if isinstance(names, str) else names

@@ -39,6 +39,7 @@ class ApproximateKind:
     help: str
     candidates: int  # times k, that are compared exactly; codes that say less need more
     in_cells: bool
+    without_code: int  # one row in so many may have no code yet, and is compared exactly
     empty: Callable[[int, int, Settings], Any]  # of (dimension, count, settings): the index, not trained yet
 
 
@@ -104,10 +105,12 @@ def _in_cells(found: Any, centres: Any, settings: Settings, count: int) -> Any:
 
 
 APPROXIMATE = {
-    "hnsw": ApproximateKind("a graph, fastest for one query", 4, False, _empty_hnsw),
-    "ivf": ApproximateKind("cells with codes of a byte per entry, quickly built", 4, True, _empty_ivf),
-    "sq8": ApproximateKind("codes of a byte per entry, all of them compared", 4, False, _empty_sq8),
-    "ivf-pq": ApproximateKind("cells with codes of an eighth of a byte per entry, smallest", 50, True, _empty_ivf_pq),
+    "hnsw": ApproximateKind("a graph, fastest for one query", 4, False, 20, _empty_hnsw),
+    "ivf": ApproximateKind("cells with codes of a byte per entry, quickly built", 4, True, 20, _empty_ivf),
+    "sq8": ApproximateKind("codes of a byte per entry; a large one finds them by a bit", 4, False, 200, _empty_sq8),
+    "ivf-pq": ApproximateKind(
+        "cells with codes of an eighth of a byte per entry, smallest", 50, True, 20, _empty_ivf_pq
+    ),
 }
 
 
@@ -124,6 +127,12 @@ def build_codes(vectors: MappedVectors, kind: str, settings: Settings, on_disk: 
 
 def extend_codes(codes: Any, vectors: MappedVectors) -> None:
     """Add the vectors that codes do not have yet."""
+    faiss = import_extra("faiss")
+
+    if isinstance(codes, faiss.IndexFlatCodes):  # memory for all at once: growing would take twice as much
+        size = codes.codes.size()
+        codes.codes.resize(len(vectors) * codes.code_size)
+        codes.codes.resize(size)
     for at in range(codes.ntotal, len(vectors), ROWS_AT_ONCE):
         codes.add(np.ascontiguousarray(vectors[at : at + ROWS_AT_ONCE]))
 

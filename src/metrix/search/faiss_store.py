@@ -6,6 +6,7 @@ for all of them. An approximate one finds candidates by their codes and compares
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from metrix.extras import import_extra
+from metrix.search.byte_codes import AFTER, MOST_K, ByteCodes, can_have_bytes
 from metrix.search.faiss_files import (
+    OF_CODES,
     OpenFiles,
     name_files,
     open_files,
     read_codes,
+    read_reach,
     write_codes,
     write_generation,
     write_part,
@@ -29,16 +32,18 @@ from metrix.search.faiss_files import (
 from metrix.search.faiss_kinds import APPROXIMATE, build_codes, build_parameters
 from metrix.search.filters import EVERYTHING, Filter, mask
 from metrix.search.items import Items, column_types_of, merge_column, take, with_id_column
-from metrix.search.nearest import nearest
+from metrix.search.nearest import SEVERAL, nearest, nearest_among
 from metrix.search.settings import Settings
-from metrix.search.stores import SCAN_ROWS, Best, Neighbours
+from metrix.search.sketches import search_faiss
+from metrix.search.stores import SCAN_ROWS, Best, Neighbours, TrueNeighbours
 from metrix.search.vectors import MappedVectors
 
 GATHER_ROWS = 65_536  # rows of a filtered search copied at a time
 GATHER_BYTES = 64 << 20  # of candidates compared at a time
 FEW = 20_000  # rows that a filter may keep for exact search to be as fast as codes
+REACH_QUERIES = 100  # that measure how far a search by a sketch has to reach
 MOST_PARTS = 32  # files of vectors past which an addition writes all of them anew
-TAIL = 10_000  # rows, or a twentieth of all, that may be without a code and are compared exactly
+TAIL = 10_000  # rows, or the share that a kind says, that may be without a code and are compared exactly
 
 
 class FaissStore:
@@ -47,6 +52,9 @@ class FaissStore:
     def __init__(self, files: OpenFiles, kind: str, settings: Settings, place: Mapping[str, Any] | None = None) -> None:
         self._ids, self._columns, self.vectors, self._codes = files.ids, files.columns, files.vectors, files.codes
         self._kind, self.settings, self._place = kind, settings, dict(place or {})
+        self._sketch, self.reach = files.sketch, read_reach(self._place)
+        self._bytes: ByteCodes | None = None
+        self._asked, self._making_bytes = 0, threading.Lock()
 
     @classmethod
     def build(cls, items: Items, kind: str = "exact", settings: Settings | None = None) -> FaissStore:
@@ -94,9 +102,36 @@ class FaissStore:
         if self._codes is not None and (kept is None or count > FEW):
             return self._search_codes(queries, k, kept)
         if kept is None:
-            similarities, rows = nearest(queries, self.vectors, k)
-            return Neighbours(rows, similarities)
+            return self._compare_with_all(queries, k)
         return self._compare_with(queries, k, np.flatnonzero(kept))
+
+    def prepare(self) -> None:
+        """Make the codes now that speed up exact search for a few queries; else the first queries are slower."""
+        with self._making_bytes:
+            if self._bytes is None and self._codes is None and can_have_bytes(self.vectors):
+                self._bytes = ByteCodes(self.vectors)
+
+    def _compare_with_all(self, queries: NDArray[np.float32], k: int) -> Neighbours:
+        """The k nearest, exactly; a few queries at a time read a quarter of the bytes where that is enough."""
+        if len(queries) < SEVERAL and k <= MOST_K and (known := self._take_bytes(len(queries))) is not None:
+            found = [self._search_bytes(known, query[None], k) for query in queries]
+            return Neighbours(np.concatenate([one[1] for one in found]), np.concatenate([one[0] for one in found]))
+        similarities, rows = nearest(queries, self.vectors, k)
+        return Neighbours(rows, similarities)
+
+    def _search_bytes(
+        self, known: ByteCodes, query: NDArray[np.float32], k: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        found = known.search(query, k, lambda rows: nearest_among(query, self.vectors, k, rows))
+        return nearest(query, self.vectors, k) if found is None else found
+
+    def _take_bytes(self, queries: int) -> ByteCodes | None:
+        """The codes of exact search where they help; made once there were queries enough to pay for them."""
+        if self._bytes is None:
+            self._asked += queries
+            if self._asked > AFTER and not self._making_bytes.locked():
+                self.prepare()
+        return self._bytes if self._bytes is not None and self._bytes.worthwhile else None
 
     def _compare_with(self, queries: NDArray[np.float32], k: int, rows: NDArray[np.int64]) -> Neighbours:
         """The k nearest of some rows, exactly."""
@@ -116,9 +151,9 @@ class FaissStore:
         if len(tail):
             near = self._compare_with(queries, min(k, len(tail)), tail)
             best.add(near.similarities, near.rows)
-        rows = self._candidates(queries, wanted, None if kept is None else kept[: self._codes.ntotal])
+        rows = self._find_candidates(queries, k, wanted, None if kept is None else kept[: self._codes.ntotal])
         similarities = np.empty(rows.shape, np.float32)
-        at_once = max(1, GATHER_BYTES // (4 * self.dim * wanted))
+        at_once = max(1, GATHER_BYTES // (4 * self.dim * rows.shape[1]))
         for start in range(0, len(queries), at_once):
             some, asked = rows[start : start + at_once], queries[start : start + at_once]
             vectors = self.vectors[np.maximum(some, 0).reshape(-1)].reshape(*some.shape, self.dim)
@@ -127,19 +162,22 @@ class FaissStore:
         none = best.rows < 0
         return Neighbours(best.rows, np.where(none, np.float32(np.nan), best.similarities))
 
-    def _candidates(
-        self, queries: NDArray[np.float32], wanted: int, kept: NDArray[np.bool_] | None
+    def _find_candidates(
+        self, queries: NDArray[np.float32], k: int, wanted: int, kept: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        faiss = import_extra("faiss")
-
-        queries = np.ascontiguousarray(queries)
-        similarities = np.empty((len(queries), wanted), np.float32)
-        rows = np.empty((len(queries), wanted), np.int64)
-        given, out, rows_out = (faiss.swig_ptr(array) for array in (queries, similarities, rows))
+        """Rows (q, wanted or more) by their codes, -1 for none."""
+        if self._sketch is not None and (reach := self._sketch.reach_for(k, self.reach)):
+            return self._sketch.find_candidates(queries, wanted, reach, kept)[1]
         parameters = build_parameters(self._codes, self._kind, self.settings, wanted, kept)
-        # `search` itself: faiss.contrib.torch_utils replaces it with one that takes no parameters.
-        self._codes.search_c(len(queries), given, wanted, out, rows_out, parameters)
-        return rows
+        return search_faiss(self._codes, queries, wanted, parameters)[1]
+
+    def choose_reach(self, known: TrueNeighbours) -> dict[str, Any]:
+        """What to store of how far a search by the sketch has to reach; nothing where there is none."""
+        if self._sketch is None:
+            return {}
+        some = slice(0, REACH_QUERIES)
+        self.reach = self._sketch.choose_reach(known.queries[some], known.rows[some])
+        return {"reach": self.reach}
 
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there."""
@@ -195,11 +233,11 @@ class FaissStore:
         if self._codes is None:
             return place
         count = len(MappedVectors.open([folder / file for file in place["vectors"]]))
-        if count - self._codes.ntotal <= max(TAIL, count // 20):
+        if count - self._codes.ntotal <= max(TAIL, count // APPROXIMATE[self._kind].without_code):
             return place
         codes = read_codes(folder, self._place)
-        place = {key: value for key, value in place.items() if key not in ("codes", "lists")}
-        return {**place, **write_codes(folder, name, place, self._kind, self.settings, codes)}
+        written = write_codes(folder, name, place, self._kind, self.settings, codes)
+        return {**{key: value for key, value in place.items() if key not in OF_CODES}, **written}
 
     def set_columns(
         self, folder: Path, generation: int, rows: NDArray[np.int64], table: Any
@@ -215,7 +253,7 @@ class FaissStore:
 
     def close(self) -> None:
         """Let go of the codes; mapped files are released with the arrays."""
-        self._codes = None
+        self._codes = self._sketch = self._bytes = None
 
 
 def as_ids(ids: Sequence[Any], text: bool) -> Any:

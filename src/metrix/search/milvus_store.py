@@ -313,6 +313,9 @@ class MilvusStore:
         if pa.types.is_string(batch.ids.type) != self._text:
             raise InvalidInput("ids: expected all integers or all text, as the index has")
 
+    def prepare(self) -> None:
+        """Nothing: Milvus has its own ways."""
+
     def close(self) -> None:
         """Let go of the connection."""
         with contextlib.suppress(Exception):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.search.nearest import leave_out, nearest, nearest_others
-from metrix.search.stores import Best, Neighbours, Store
+from metrix.search.stores import Best, Neighbours, Store, TrueNeighbours
 
 SCAN_ROWS = 65_536
 LARGE = 1_000_000  # items from which on fewer queries are compared with all of them
@@ -17,17 +17,27 @@ def measure_recall(store: Store, k: int = 10, sample: int | None = None, seed: i
 
     1 for an exact store; the item itself does not count. The sample is of 1,000 items, of 200 past a million.
     """
-    count = len(store)
-    k = min(k, count - 1)
+    k = min(k, len(store) - 1)
     if store.kind == "exact" or k < 1:
         return 1.0
+    return recall_of(store, find_true_neighbours(store, k, sample, seed))
+
+
+def find_true_neighbours(store: Store, k: int = 10, sample: int | None = None, seed: int = 0) -> TrueNeighbours:
+    """The true k nearest of a sample of the items, without the item itself."""
+    count = len(store)
     chosen = sample or (1000 if count <= LARGE else 200)
     places = np.sort(np.random.default_rng(seed).permutation(count)[:chosen])
-    rows, queries = _sample(store, places)
-    truth = leave_out(_compare_with_all(store, queries, k + 1), rows[:, None], k)
-    found = nearest_others(queries, store, k, rows)
-    hits = (truth.rows[:, :, None] == found.rows[:, None, :]).any(axis=2) & (truth.rows >= 0)
-    return float(hits.sum() / (len(queries) * k))
+    own, queries = _sample(store, places)
+    truth = leave_out(_compare_with_all(store, queries, k + 1), own[:, None], k)
+    return TrueNeighbours(own, queries, truth.rows)
+
+
+def recall_of(store: Store, known: TrueNeighbours) -> float:
+    """The share of true neighbours that a search finds."""
+    found = nearest_others(known.queries, store, known.rows.shape[1], known.own)
+    hits = (known.rows[:, :, None] == found.rows[:, None, :]).any(axis=2) & (known.rows >= 0)
+    return float(hits.sum() / known.rows.size)
 
 
 def _sample(store: Store, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

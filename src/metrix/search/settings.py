@@ -10,6 +10,7 @@ from typing import Any
 from metrix.errors import DataError, InvalidInput
 
 MEMORY = 4 << 30  # bytes of codes past which the inverted lists of ivf and ivf-pq are built on disk
+MOST = (1 << 31) - 1  # that faiss takes for a setting
 _KEPT = ("cells", "probes", "links", "breadth", "code_bytes", "candidates", "half", "seed")  # with an index
 
 
@@ -45,11 +46,11 @@ class Settings:
     def read(cls, stored: Mapping[str, Any]) -> Settings:
         """The settings that `asked` gave; what an index of an earlier version has not stored is the default."""
         found = {name: stored[name] for name in _KEPT if name in stored}
-        wrong = [name for name, value in found.items() if not isinstance(value, int) or value < 0]
+        wrong = [name for name, value in found.items() if not isinstance(value, int) or not 0 <= value <= MOST]
         if wrong:
             raise DataError(
-                f"place.{wrong[0]}: expected an integer ≥ 0 in the description, got {found[wrong[0]]!r}; build "
-                "the index anew"
+                f"place.{wrong[0]}: expected an integer from 0 to {MOST:,} in the description, got "
+                f"{found[wrong[0]]!r}; build the index anew"
             )
         return cls(**{**found, "half": bool(found.get("half", False))})
 

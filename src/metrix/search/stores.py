@@ -30,6 +30,14 @@ class Neighbours(NamedTuple):
     similarities: NDArray[np.float32]  # (queries, k) cosines
 
 
+class TrueNeighbours(NamedTuple):
+    """Items of a store as queries, and the rows of their nearest others, by comparison with everything."""
+
+    own: NDArray[np.int64]  # (queries,) the row of each
+    queries: NDArray[np.float32]  # (queries, d)
+    rows: NDArray[np.int64]  # (queries, k), -1 for none
+
+
 @runtime_checkable
 class Store(Protocol):
     """Unit vectors under ids, with columns; `kind` is one of KINDS."""
@@ -84,6 +92,9 @@ class Store(Protocol):
         Returns:
             Where the new generation is, and the types of its columns.
         """
+
+    def prepare(self) -> None:
+        """Make now what speeds up searches for single queries, if there is such a thing."""
 
     def close(self) -> None:
         """Let go of files and connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from metrix.errors import DataError
 
 CONVERTED_ROWS = 65_536  # of half precision, converted at a time
+GIVEN_BACK_FROM = 2**30  # bytes of a file whose pages a process does not keep, once rows here and there are read
 
 
 class MappedVectors:
@@ -76,7 +78,15 @@ class MappedVectors:
             here = np.flatnonzero(part_of == number)
             if len(here):
                 found[here] = part[rows[here] - first]
+                _give_back(part)
         return found
+
+    def bounds(self) -> Iterator[tuple[int, int]]:
+        """The first row of each block, and the one after its last."""
+        for first, part in self._starts():
+            rows = max(1, len(part)) if part.dtype == np.float32 else CONVERTED_ROWS
+            for at in range(0, len(part), rows):
+                yield first + at, first + min(at + rows, len(part))
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """The first row of a block and its vectors, over all: files in float32 as they are, others converted."""
@@ -92,3 +102,10 @@ class MappedVectors:
         for part in self.parts:
             yield first, part
             first += len(part)
+
+
+def _give_back(part: NDArray[np.floating]) -> None:
+    """Leave the pages of a large file to the system's cache alone, which has them until memory is short."""
+    mapped = getattr(part, "_mmap", None)
+    if mapped is not None and part.nbytes >= GIVEN_BACK_FROM and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
