@@ -20,6 +20,8 @@ from metrix.data.images import readable_formats
 from metrix.data.shards import find_member, image_status
 from metrix.errors import DataError
 
+MOST_SCANS = 500  # of an upload: each may be some bytes long, and goes over all of its pixels
+MOST_SIDE = 65_500  # pixels, of a JPEG
 SLOW_FORMAT = "JPEG2000"  # some hundred bytes of it can take seconds to decode
 
 
@@ -115,20 +117,23 @@ def count_pixels(image: bytes | IO[bytes], most: int, *, slow_formats: bool = Fa
         return 0
     if kind == SLOW_FORMAT and not slow_formats:
         raise DataError("image: expected JPEG, PNG or another common format, got JPEG 2000; convert it")
+    if kind in ("JPEG", "MPO") and isinstance(image, bytes) and image.count(b"\xff\xda") > MOST_SCANS:
+        raise DataError(f"image: expected at most {MOST_SCANS} scans in a JPEG, got more; save it again")
     if width * height > most:
         raise TooManyPixelsError(f"image: expected at most {most:,} pixels, got {width:,} x {height:,}; shrink it")
     return width * height
 
 
 def encode(pixels: NDArray[np.uint8]) -> bytes:
-    """Pixels (height, width) as PNG or (height, width, 3) as JPEG."""
+    """Pixels (height, width) as PNG or (height, width, 3) as JPEG, shrunk to what a JPEG can hold."""
     from PIL import Image
 
-    file = io.BytesIO()
+    file, image = io.BytesIO(), Image.fromarray(pixels)
     if pixels.ndim == 2:
-        Image.fromarray(pixels).save(file, "PNG")
+        image.save(file, "PNG")
     else:
-        Image.fromarray(pixels).save(file, "JPEG", quality=88)
+        image.thumbnail((MOST_SIDE, MOST_SIDE))
+        image.save(file, "JPEG", quality=88)
     return file.getvalue()
 
 

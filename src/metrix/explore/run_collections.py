@@ -103,7 +103,7 @@ def _about(run: ReportedRun, measured: MeasuredRun) -> dict[str, Any]:
         "data": config.data.data,
         "backbone": config.model.backbone,
         "dimension": config.model.dim,
-        "loss": config.loss.loss,
+        "loss": config.objective_name,
         "mixup": config.mixing.describe() if config.mixing.mixup else "none",
         "steps": run.steps,
     }

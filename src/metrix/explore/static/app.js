@@ -5,6 +5,7 @@ import { byId, el, fill, say } from './dom.js';
 import { PointMap } from './map.js';
 import * as query from './query.js';
 import { go, onChange, setDefaults, start, state } from './state.js';
+import { askForToken } from './token.js';
 import * as views from './views.js';
 
 const VIEWS = [
@@ -76,6 +77,7 @@ function build() {
       }),
     ),
   );
+  if (page.mode === 'index') byId('views').append(el('a', { href: '/label', textContent: 'Label' }));
   byId('help-open').onclick = () => byId('help').showModal();
   byId('theme').onclick = switchTheme;
   mark();
@@ -165,15 +167,6 @@ function listen() {
     const file = image(event.dataTransfer?.files);
     if (file) query.search(page, file);
   });
-}
-
-function askForToken() {
-  const dialog = byId('token');
-  dialog.addEventListener('close', () => {
-    document.cookie = `metrix_token=${encodeURIComponent(byId('token-text').value)}; SameSite=Strict; path=/`;
-    location.reload();
-  });
-  dialog.showModal();
 }
 
 const stored = (key) => {
