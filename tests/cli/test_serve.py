@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from metrix.cli.serve import choose_access
 from tests.photos import write_photos
 
 
@@ -73,3 +74,9 @@ def test_what_cannot_be_served(refused: Any, index: Path, tmp_path: Path) -> Non
     refused("serve", index, "--run", tmp_path, words="run")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused("serve", index, "--port", taken.getsockname()[1], words="choose another --port")
+
+
+def test_a_token_from_a_file_is_taken_without_its_line_break() -> None:
+    access = choose_access("0.0.0.0", "secret\n", " pen\r\n")
+    assert (access.token, access.write_token) == ("secret", "pen")
+    assert choose_access("127.0.0.1", " \n").token is None

@@ -22,7 +22,14 @@ from metrix.serve.limits import Limits
 
 TOKEN = {"Authorization": "Bearer sesame"}
 EXAMPLES = 25  # of each operation
-WITH_PARAMETERS = [("/search", "GET"), ("/search", "POST"), ("/items/{id}", "GET"), ("/image/{id}", "GET")]
+WITH_PARAMETERS = [
+    ("/search", "GET"),
+    ("/search", "POST"),
+    ("/classify", "GET"),
+    ("/classify", "POST"),
+    ("/items/{id}", "GET"),
+    ("/image/{id}", "GET"),
+]
 WITHOUT = [("/info", "GET"), ("/livez", "GET"), ("/readyz", "GET"), ("/metrics", "GET"), ("/reload", "POST")]
 CASES = [
     *((path, method, mode) for path, method in WITH_PARAMETERS for mode in ("positive", "negative")),

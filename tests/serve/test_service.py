@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -271,14 +272,16 @@ def test_files_only_from_the_indexed_root(run: Path, tmp_path: Path) -> None:
     draw_photo(1, 0).save(tmp_path / "secret.png")
     os.symlink(tmp_path / "secret.png", root / "link.png")
     dim = 4
+    os.symlink("circle.png", root / "circle.png")
     ids = ["a.png", "../secret.png", str(tmp_path / "secret.png"), "link.png", "gone.png", "text.txt"]
+    ids += ["circle.png", "nul\0.png"]
     (root / "text.txt").write_text("not an image")
-    vectors = np.eye(dim, dtype=np.float32)[[0, 1, 2, 3, 0, 1]]
+    vectors = np.eye(dim, dtype=np.float32)[[0, 1, 2, 3, 0, 1, 2, 3]]
     index = Index.create(tmp_path / "i", iter([Items.read(vectors, ids)]), root=str(root))
     index.close()
     with client_of(tmp_path / "i") as client:
-        found = [client.get(f"/image/{one.replace('/', '%2F')}").status_code for one in ids]
-        assert found == [200, 403, 403, 403, 404, 404]
+        found = [client.get(f"/image/{quote(one, safe='')}").status_code for one in ids]
+        assert found == [200, 403, 403, 403, 404, 404, 404, 403]
         assert client.get("/image/..%2F..%2Fetc%2Fpasswd").status_code == 404
         assert "model" in client.post("/search", files=png(draw_photo(0, 0))).json()["detail"]
         assert client.post("/search", json={"vector": [1, 0, 0, 0.1]}).json()["neighbours"][0]["id"] in (

@@ -130,6 +130,16 @@ def test_malformed_conditions_are_refused_before_they_wait(indexed: Path) -> Non
         place.cancel()
 
 
+def test_filters_of_a_request_have_few_conditions(indexed: Path) -> None:
+    """A thousand comparisons with each of millions of items would hold up all other queries with filters."""
+    half = " or ".join(f"label=k{n}" for n in range(50))
+    with client_of(indexed / "photos.index") as client:
+        for where, status in (([half, half], 200), ([half, half, "not label=a"], 422)):
+            answer = client.get("/search", params={"id": ONE, "where": where})
+            assert answer.status_code == status, answer.text
+        assert "at most 100 conditions, got 101" in answer.json()["detail"]
+
+
 def test_uploads_that_wait_have_a_budget_of_bytes(indexed: Path) -> None:
     limits = Limits(waiting=300_000, upload=200_000)
     with client_of(indexed / "photos.index", limits) as client, ThreadPoolExecutor(2) as pool:

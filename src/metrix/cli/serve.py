@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import MovedRun, Store
+from metrix.cli.reading import Dim, ForceDim, MovedRun, Store
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,7 +45,15 @@ def serve(
         Path | None, typer.Option(help="the folder of the images, if they have moved", show_default=False)
     ] = None,
     store: Store = None,
+    dim: Dim = None,
+    force_dim: ForceDim = False,
     page: Annotated[bool, typer.Option("--page/--no-page", help="serve the page to explore the index, too")] = True,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="the table of decisions on labels; INDEX.labels.csv by default", show_default=False
+        ),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = PORT,
     token: Token = None,
@@ -53,7 +61,7 @@ def serve(
         str | None,
         typer.Option(
             envvar="METRIX_WRITE_TOKEN",
-            help="with which items may be added, replaced and deleted; no changes without one",
+            help="with which items may be added, replaced and deleted, and labels decided; no changes without one",
             show_default=False,
             rich_help_panel=ACCESS,
         ),
@@ -89,6 +97,8 @@ def serve(
 
     Queries that arrive together go through the network together. When the index on disk is replaced or changed, the
     service switches to it without an interruption; SIGHUP and POST /reload make it look at once.
+
+    With --dim, it answers by the first numbers of each vector, which it copies into memory and searches exactly.
     """
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.next_steps import print_next
@@ -113,11 +123,23 @@ def serve(
         slow_formats=jpeg2000,
     )
     with write_logs(log_level, log_format):
-        app = build_service(index, run, limits, root=root, store=store, access=access, page=page)
+        app = build_service(
+            index,
+            run,
+            limits,
+            root=root,
+            store=store,
+            access=access,
+            page=page,
+            labels=labels,
+            dim=dim,
+            force_dim=force_dim,
+        )
 
         def started(address: str) -> None:
             said, current = Console(stderr=True, soft_wrap=True), app.state.service.current.index
-            said.print(f"serving [bold]{index}[/] ({len(current):,} items)", highlight=False)
+            prefix = "" if dim is None else f", the first {current.dim} numbers of each vector"
+            said.print(f"serving [bold]{index}[/] ({len(current):,} items{prefix})", highlight=False)
             pages = f"explore: [cyan]{address}/[/]   API: [cyan]{address}/docs[/]" if page else f"[cyan]{address}/[/]"
             said.print(f"{pages}   stop: Ctrl-C", highlight=False)
             with_token = " -H 'Authorization: Bearer TOKEN'" if token else ""
@@ -136,8 +158,10 @@ def choose_access(host: str, token: str | None, write_token: str | None = None, 
     """
     from metrix.serve.access import Access, is_loopback
 
+    # files with secrets end in a line break, which no header can carry
+    token, write_token = ((one or "").strip() or None for one in (token, write_token))
     if not is_loopback(host) and not token:
         raise InvalidInput(
             f"--host: expected this machine (127.0.0.1) without a token, got {host}; give --token or METRIX_TOKEN"
         )
-    return Access(token or None, write_token or None, open_metrics)
+    return Access(token, write_token, open_metrics)

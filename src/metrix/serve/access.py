@@ -12,8 +12,8 @@ from starlette.datastructures import Headers
 
 COOKIE = "metrix_token"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-# Probes say nothing but whether the service is up; the page has no data of its own.
-OPEN_TO_ALL = ("/livez", "/readyz", "/", "/favicon.ico")
+# Probes say nothing but whether the service is up; pages have no data of their own.
+OPEN_TO_ALL = ("/livez", "/readyz", "/", "/label", "/favicon.ico")
 OPEN_FOLDER = "/static/"
 METRICS = "/metrics"
 
@@ -50,11 +50,13 @@ class Access:
         write_token: that a request has to carry to change the index, and with which everything else may be asked for,
             too; None allows no changes.
         open_metrics: whether `/metrics` is answered without a token.
+        open_changes: whether this machine may change things without a token, where there is none: `metrix label`.
     """
 
     token: str | None = None
     write_token: str | None = None
     open_metrics: bool = False
+    open_changes: bool = False
 
     def refuse(self, method: str, path: str, headers: Headers, changes: bool) -> Refusal | None:
         """Why a request may not be answered; None if it may. `changes` is whether it would change the index."""
@@ -69,6 +71,7 @@ class Access:
                 )
         elif not writer and not self._is_open(path) and not _same(given, self.token):
             return Refusal(401, "expected the token of this service: Authorization: Bearer TOKEN")
+        changes = changes and not (self.open_changes and self.token is None)
         if changes and self.write_token is None:
             return Refusal(403, "this service changes nothing; start it with --write-token to allow it")
         if changes and not writer:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metrix.retrieve.classify import Classifier
 from metrix.retrieve.queries import Queries, search_queries
+from metrix.search import Index
 from metrix.search.refining import DEPTH
 from metrix.serve.metrics import Metrics
 from metrix.serve.state import ServedIndex, plain
 
-Neighbour = dict[str, Any]
+Found = dict[str, Any]  # the answer to a query, ready for JSON
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,58 @@ class Options:
         """Whether a search with them takes much longer than one without."""
         return bool(self.where or self.expand or self.rerank)
 
+    def for_items(self) -> Options:
+        """The same for items by their own vectors."""
+        return self
+
+
+@dataclass(frozen=True)
+class ClassOptions:
+    """How the class of a query is to be found."""
+
+    classifier: Classifier  # of the state that is asked
+    where: tuple[str, ...] = ()
+    threshold: float | None = None
+
+    @property
+    def k(self) -> int:
+        """Neighbours that vote, and are shown."""
+        return self.classifier.calibration.k
+
+    @property
+    def are_costly(self) -> bool:
+        """Whether finding it takes much longer than without them."""
+        return bool(self.where)
+
+    def for_items(self) -> ClassOptions:
+        """The same for items by their own vectors, which after `metrix upgrade` are of another model than queries."""
+        return replace(self, classifier=self.classifier.for_items())
+
+
+Wanted = Options | ClassOptions
+
 
 @dataclass(frozen=True, eq=False)
 class PendingQuery:
     """A query on a state of an index: a view for the network or a vector, and its own row if it is of the index."""
 
     state: ServedIndex
-    options: Options
+    options: Wanted
     view: Tensor | None = None
     vector: NDArray[np.float32] | None = None
     own: int = -1
 
 
-Answers = Iterator[tuple[int, "list[Neighbour] | Exception"]]
+Answers = Iterator[tuple[int, "Found | Exception"]]
 
 
 def answer_queries(queries: Sequence[PendingQuery], begin: Callable[[int], bool], metrics: Metrics) -> Answers:
-    """The neighbours of each query with its place in the list, as they are found.
+    """The answer to each query with its place in the list, as they are found.
 
     `begin` is asked right before a query is worked on; one that was given up meanwhile is left out. A search that
     fails is the failure of all queries that were searched together: each was checked when it arrived.
     """
-    groups: dict[tuple[int, Options], list[int]] = {}
+    groups: dict[tuple[int, Wanted], list[int]] = {}
     for n, query in enumerate(queries):
         groups.setdefault((id(query.state), query.options), []).append(n)
     vectors: dict[int, NDArray[np.float32]] = {}
@@ -104,22 +136,36 @@ def _search(
             if not there:
                 return  # those who asked have gone
             with state.using_store() as index:
-                found = search_queries(
-                    index,
-                    asked,
-                    options.k,
-                    minimum=options.minimum,
-                    where=options.where,
-                    expand=options.expand,
-                    rerank=DEPTH if options.rerank else 0,
-                )
+                found = _find(index, asked, options) if isinstance(options, Options) else _classify(asked, options)
     except Exception as error:
         yield from ((n, error) for n in rows)
         return
     finally:
         metrics.searching.observe(time.perf_counter() - start)
-    for n, hits in zip(rows, found, strict=True):
-        yield n, [plain(hit) for hit in hits]
+    yield from zip(rows, found, strict=True)
+
+
+def _find(index: Index, asked: Queries, options: Options) -> list[Found]:
+    answers = search_queries(
+        index,
+        asked,
+        options.k,
+        minimum=options.minimum,
+        where=options.where,
+        expand=options.expand,
+        rerank=DEPTH if options.rerank else 0,
+    )
+    return [{"neighbours": [plain(hit) for hit in hits]} for hits in answers]
+
+
+def _classify(asked: Queries, options: ClassOptions) -> list[Found]:
+    found = []
+    for one in options.classifier.predict_queries(asked, options.where, options.threshold):
+        shown = plain(one.to_dict())
+        del shown["query"]  # it has no name
+        lists = {name: [plain(record) for record in shown[name]] for name in ("classes", "neighbours")}
+        found.append(shown | lists)
+    return found
 
 
 def _vector(query: PendingQuery) -> NDArray[np.float32]:

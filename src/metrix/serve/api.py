@@ -1,4 +1,4 @@
-"""The apps: `build_service` on an index, `build_explorer` on runs."""
+"""The apps: `build_service` on an index, `build_explorer` on runs, `build_labeller` on the labels of an index."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
 
 from metrix.errors import InvalidInput
 from metrix.explore.page_data import STATIC, PageData
 from metrix.explore.pictures import TooManyPixelsError
 from metrix.explore.run_collections import read_collections
+from metrix.retrieve.decisions import choose_decisions_file
+from metrix.retrieve.label_queue import NEIGHBOURS, REASONS
 from metrix.serve.access import Access
+from metrix.serve.asking import explain
 from metrix.serve.batching import ClosedError, QueueFullError
 from metrix.serve.gate import Gate
 from metrix.serve.item_routes import add_changes, add_items
+from metrix.serve.labelling import Labelling, add_labelling
 from metrix.serve.limits import Limits
 from metrix.serve.metrics import Metrics
 from metrix.serve.operation_routes import add_operation
 from metrix.serve.page import POLICY, PagePools, add_page
 from metrix.serve.pools import BusyError, StuckError
-from metrix.serve.search_routes import add_search, explain
+from metrix.serve.search_routes import add_classify, add_search
 from metrix.serve.service import Service
 from metrix.train.batches import Report, ignore_report
 
@@ -37,7 +42,10 @@ def build_service(
     store: str | None = None,
     access: Access | None = None,
     page: bool = True,
+    labels: Path | None = None,
     poll: float = 1.0,
+    dim: int | None = None,
+    force_dim: bool = False,
 ) -> FastAPI:
     """The app that serves an index; `app.state.service` is the `Service` behind it.
 
@@ -48,15 +56,24 @@ def build_service(
         root: the folder of its images, if they have moved.
         store: of the index, as for `Index.open`.
         access: who may ask for what; by default this machine, for anything but changes.
-        page: whether there is a page to explore the index, and one on the API.
+        page: whether there is a page to explore the index, one on its labels, and one on the API.
+        labels: the table of decisions on labels; by default beside the index.
         poll: seconds between looks at whether the index was replaced.
+        dim: answer by so many numbers of each vector, a prefix that the model was trained for; all by default. Items
+            cannot be changed then.
+        force_dim: take another prefix, too.
 
     Raises:
-        InvalidInput: there is no sound index, or its run is missing.
+        InvalidInput: there is no sound index, its run is missing, or its model was not trained for the prefix.
     """
     from metrix import __version__
 
-    service = Service(Path(folder), run, limits, root=root, store=store, poll=poll)
+    if dim is not None and access is not None and access.write_token is not None:
+        raise InvalidInput(
+            "dim: expected without a token for changes, got both: items that are added have whole vectors; serve the "
+            f"whole index, or one of the prefix: metrix index RUN PATH --dim {dim}"
+        )
+    service = Service(Path(folder), run, limits, root=root, store=store, poll=poll, dim=dim, force_dim=force_dim)
     app = FastAPI(
         title="metrix",
         version=__version__,
@@ -66,9 +83,11 @@ def build_service(
         redoc_url=None,
     )
     app.state.service = service
-    app.add_middleware(Gate, access=access or Access(), limits=service.limits, metrics=service.metrics)
+    access = access or Access()
+    app.add_middleware(Gate, access=access, limits=service.limits, metrics=service.metrics)
     _add_errors(app, service.conceal)
     add_search(app, service)
+    add_classify(app, service)
     add_items(app, service)
     add_changes(app, service)
     add_operation(app, service)
@@ -76,6 +95,53 @@ def build_service(
         pools = PagePools(service.limits)
         add_page(app, _follow(service, pools), pools, service.limits, "index")
         app.get("/docs", include_in_schema=False)(_show_docs)
+        add_labelling(app, Labelling(service, labels or choose_decisions_file(service.folder)), access)
+    return app
+
+
+def build_labeller(
+    folder: str | Path,
+    file: Path,
+    *,
+    k: int = NEIGHBOURS,
+    reasons: tuple[str, ...] = REASONS,
+    who: str = "",
+    limits: Limits | None = None,
+    root: Path | None = None,
+    store: str | None = None,
+    access: Access | None = None,
+) -> FastAPI:
+    """The app with the page on the labels of an index alone; no model is needed.
+
+    Args:
+        folder: the index.
+        file: the table of decisions.
+        k: neighbours that an item is compared with.
+        reasons: only items for these reasons are asked about.
+        who: decides, unless the page says another name.
+        limits: on requests.
+        root: the folder of its images, if they have moved.
+        store: of the index, as for `Index.open`.
+        access: who may ask, and decide; by default this machine.
+
+    Raises:
+        InvalidInput: there is no sound index.
+    """
+    from metrix import __version__
+
+    service = Service(Path(folder), None, limits, root=root, store=store, queries=False)
+    app = FastAPI(
+        title="metrix", version=__version__, lifespan=service.running, docs_url=None, redoc_url=None, openapi_url=None
+    )
+    app.state.service = service
+    access = access or Access(open_changes=True)
+    app.add_middleware(Gate, access=access, limits=service.limits, metrics=service.metrics)
+    _add_errors(app, service.conceal)
+    add_items(app, service)
+    add_labelling(app, Labelling(service, file, k, reasons, who), access)
+    app.get("/", include_in_schema=False)(lambda: RedirectResponse("/label"))
+    app.get("/favicon.ico", include_in_schema=False)(lambda: Response(status_code=204))
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 
 

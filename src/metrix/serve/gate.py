@@ -162,9 +162,9 @@ class _Exchange:
 
 
 def _changes(scope: Scope) -> bool:
-    """Whether a request would change the index."""
+    """Whether a request would change the index, or decide on a label of it."""
     path = scope["path"]
-    return scope["method"] not in SAFE_METHODS and (path == "/items" or path.startswith("/items/"))
+    return scope["method"] not in SAFE_METHODS and (path == "/items" or path.startswith(("/items/", "/labelling/")))
 
 
 def _level(path: str, status: int) -> int:

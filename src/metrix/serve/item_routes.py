@@ -13,6 +13,7 @@ from metrix.data import ImageError
 from metrix.errors import InvalidInput
 from metrix.explore.pictures import Picture, TooManyPixelsError
 from metrix.search import Index, Items
+from metrix.serve.asking import read_json, read_short_body, unknown_id
 from metrix.serve.schemas import (
     ADD_BODY,
     CHANGE_STATUSES,
@@ -26,7 +27,6 @@ from metrix.serve.schemas import (
     NewItems,
     describe_statuses,
 )
-from metrix.serve.search_routes import read_json, read_short_body, unknown_id
 from metrix.serve.service import Service
 from metrix.serve.state import ServedIndex, plain
 from metrix.serve.uploads import announced_size, read_item_upload
@@ -124,7 +124,7 @@ def add_changes(app: FastAPI, service: Service) -> None:
             assert state.encoder is not None
             vector = (await service.changes.run(state.encoder.embed, [view]))[0]
         new = NewItem(id=one, vector=vector.tolist(), columns=columns)
-        return await _change(lambda index: _put(index, [new], replace=True))
+        return await _change(lambda index: _put(index, [new], replace=True, adapted=True))
 
     async def delete(request: Request) -> Any:
         asked: GoneItems = read_json(await read_short_body(request, limits.upload), GoneItems)
@@ -175,7 +175,8 @@ def _held(state: ServedIndex, call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments) if there else None
 
 
-def _put(index: Index, new: list[NewItem], replace: bool) -> None:
+def _put(index: Index, new: list[NewItem], replace: bool, adapted: bool = False) -> None:
+    """Add items; their vectors are of the model of the index unless they went through its adapter already."""
     names = list(index.columns)
     unknown = sorted({name for one in new for name in one.columns} - set(names))
     if unknown:
@@ -184,7 +185,9 @@ def _put(index: Index, new: list[NewItem], replace: bool) -> None:
         )
     given = {name: [one.columns.get(name) for one in new] for name in names if any(name in one.columns for one in new)}
     items = Items.read([one.vector for one in new], [one.id for one in new], given)
-    (index.update if replace else index.add)(items)
+    if index.adapter is not None and not adapted:
+        items = Items(items.ids, index.adapt(items.vectors), items.columns)
+    (index.update if replace else index.add)(items, mapped=0 if index.adapter is None else len(items))
 
 
 def _require_few(count: int) -> None:

@@ -39,6 +39,9 @@ class Metrics:
         self.uploads = Gauge("metrix_pending_upload_bytes", "Uploads that wait or are worked on", registry=own)
         self.refused = Counter("metrix_refused_queries", "Queries refused because the queue was full", registry=own)
         self.items = Gauge("metrix_index_items", "Items in the index", registry=own)
+        self.classes = Gauge(
+            "metrix_index_classes", "Classes that /classify knows; 0 until they are read", registry=own
+        )
         self.generation = Gauge("metrix_index_generation", "Generation of the index", registry=own)
         self.reloads = Counter("metrix_index_reloads", "Times the index was replaced", ["outcome"], registry=own)
         self.behind = Gauge("metrix_index_behind", "1 while a new state of the index cannot be opened", registry=own)

@@ -9,6 +9,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from metrix.errors import InvalidInput
+from metrix.serve.classes import count_classes
 from metrix.serve.schemas import Change, Info, Readiness, describe_statuses
 from metrix.serve.service import Service
 
@@ -32,6 +33,7 @@ def add_operation(app: FastAPI, service: Service) -> None:
             images=now.root is not None or now.data is not None,
             model=model,
             threshold=None if now.threshold is None else now.threshold.model_dump(),
+            classes=count_classes(service.current),
             recall=now.recall,
             limits=asdict(service.limits),
         )

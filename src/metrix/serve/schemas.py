@@ -36,6 +36,38 @@ class AnswerToOne(BaseModel):
     detail: Any = None
 
 
+Label = str | int | float | bool | None
+
+
+class ClassShare(BaseModel):
+    """A class that a query may be of."""
+
+    label: Label
+    probability: float
+    votes: float = Field(description="its share of the weighted votes of the nearest items")
+    similarity: float = Field(description="the cosine with its centroid")
+
+
+class ClassToOne(BaseModel):
+    """The class of a query, or why it was not answered."""
+
+    label: Label = Field(default=None, description="null: unknown")
+    unknown: bool | None = None
+    probability: float | None = Field(default=None, description="that `best` is right")
+    known: float | None = Field(default=None, description="the probability of being of any class of the index")
+    best: Label = Field(default=None, description="the most likely class, also of an unknown query")
+    classes: list[ClassShare] | None = Field(default=None, description="the most likely first")
+    neighbours: list[FoundItem] | None = Field(default=None, description="that voted, nearest first")
+    detail: Any = None
+
+
+class ClassAnswer(ClassToOne):
+    """The class of a query; of several queries, the answer to each."""
+
+    answers: list[ClassToOne] | None = None
+    generation: int = Field(description="of the index that was asked")
+
+
 class ItemRecord(BaseModel):
     """An item of the index and its columns."""
 
@@ -88,6 +120,7 @@ class Info(BaseModel):
     images: bool = Field(description="whether items have images")
     model: dict[str, Any] | None = Field(description="the model that made the vectors: SHA-256 of its weights, view")
     threshold: dict[str, Any] | None = Field(description="the similarity above which two images are the same thing")
+    classes: int | None = Field(description="that /classify knows; null until they are read, and where there are none")
     recall: float | None = Field(description="of an approximate index against exact search")
     limits: dict[str, float]
 
@@ -168,7 +201,7 @@ def describe_statuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": words[status]} for status in statuses}
 
 
-SEARCH_STATUSES = describe_statuses(400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 504)
+QUERY_STATUSES = describe_statuses(400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 504)
 CHANGE_STATUSES = describe_statuses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504)
 
 
@@ -196,7 +229,7 @@ def _body(model: type[BaseModel] | None, form: dict[str, Any] | None) -> dict[st
 
 
 _FILE = {"type": "string", "format": "binary"}
-SEARCH_BODY = _body(JsonQueries, {"image": {"type": "array", "items": _FILE, "description": "one image, or several"}})
+QUERY_BODY = _body(JsonQueries, {"image": {"type": "array", "items": _FILE, "description": "one image, or several"}})
 ADD_BODY = _body(NewItems, None)
 DELETE_BODY = _body(GoneItems, None)
 PUT_BODY = _body(None, {"image": _FILE, "item": {"type": "string", "description": "its columns, a JSON object"}})

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrix.errors import MetrixError
-from metrix.serve.answering import Neighbour, PendingQuery, answer_queries
+from metrix.errors import InvalidInput, MetrixError
+from metrix.serve.answering import Found, PendingQuery, answer_queries
 from metrix.serve.batching import Batcher
+from metrix.serve.classes import read_classes
 from metrix.serve.limits import Limits
 from metrix.serve.metrics import Metrics
 from metrix.serve.pools import Pool
@@ -52,6 +53,9 @@ class Service:
         store: of the index, as for `Index.open`.
         limits: on requests.
         poll: seconds between looks at whether the index was replaced.
+        queries: whether images can be searched with and classified; without, no model is opened.
+        dim: so many numbers of each vector; all by default.
+        force_dim: take a prefix that the model was not trained for.
     """
 
     def __init__(
@@ -63,21 +67,34 @@ class Service:
         root: Path | None = None,
         store: str | None = None,
         poll: float = 1.0,
+        queries: bool = True,
+        dim: int | None = None,
+        force_dim: bool = False,
     ) -> None:
         self.folder, self.run, self.root, self.store, self.poll = Path(folder), run, root, store, poll
         self.limits = limits or Limits()
         self.metrics = Metrics()
-        self.current = ServedIndex(self.folder, self.limits, run, root, store)
+        self._queries, self._dim, self._force_dim = queries, dim, force_dim
+        self.private: list[Path] = []  # other files that clients are not told the folders of
+        self.current = self._open()
         self.batcher = self._start_batcher()
         self.watching = Watching(time.monotonic())
-        # Ids and columns; images, whose files may hang; the state on disk; changes of it; whether images are there.
+        # Ids and columns; images, whose files may hang; the state on disk; changes of it; whether images are there;
+        # classes.
         self.items = Pool("metrix-items", 4)
         self.files = Pool("metrix-files", 8, seconds=self.limits.reading)
         self.disk = Pool("metrix-disk", 2, waiting=8)
         self.changes = Pool("metrix-changes", 1, waiting=8)
         self.looking = Pool("metrix-looking", 1, waiting=1)
+        self.enrolling = Pool("metrix-enrolling", 1)
         self._switching = threading.Lock()
         self._describe()
+        self._read_classes()
+
+    def _open(self, before: ServedIndex | None = None) -> ServedIndex:
+        """The state on disk."""
+        places = self.run, self.root, self.store
+        return ServedIndex(self.folder, self.limits, *places, before, self._queries, self._dim, self._force_dim)
 
     @property
     def ready(self) -> bool:
@@ -104,7 +121,7 @@ class Service:
             if read_stamp(self.folder) == before.stamp:
                 return before
             try:
-                opened = ServedIndex(self.folder, self.limits, self.run, self.root, self.store, before)
+                opened = self._open(before)
             except Exception:
                 self.metrics.reloads.labels("failed").inc()
                 raise
@@ -112,6 +129,7 @@ class Service:
             before.retire()
             self.metrics.reloads.labels("done").inc()
             self._describe()
+            self._read_classes()
             fields = {"generation": opened.index.description.generation, "items": len(opened.index)}
         log.info("switched to a new state of the index", extra={"fields": fields})
         self._count_missing()
@@ -175,7 +193,15 @@ class Service:
         """A message without the folders of this machine, for clients."""
         made_by = self.current.index.description.model
         run = None if made_by is None else made_by.run
-        hidden = {self.folder.resolve(), self.folder, self.run, self.root, self.current.index.description.root, run}
+        hidden = {
+            *self.private,
+            self.folder.resolve(),
+            self.folder,
+            self.run,
+            self.root,
+            self.current.index.description.root,
+            run,
+        }
         for path in sorted((str(one) for one in hidden if one is not None), key=len, reverse=True):
             text = text.replace(path, Path(path).name)
         return text
@@ -209,7 +235,7 @@ class Service:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.to_thread(self.batcher.close)
 
-    def _start_batcher(self) -> Batcher[PendingQuery, list[Neighbour]]:
+    def _start_batcher(self) -> Batcher[PendingQuery, Found]:
         return Batcher(
             lambda queries, begin: answer_queries(queries, begin, self.metrics),
             self.limits,
@@ -220,6 +246,25 @@ class Service:
     def _describe(self) -> None:
         self.metrics.items.set(len(self.current.index))
         self.metrics.generation.set(self.current.index.description.generation)
+
+    def _read_classes(self) -> None:
+        """Read the classes of the current state, in a thread: until that is done, it answers all but /classify."""
+        state = self.current
+
+        def read() -> None:
+            try:
+                found = read_classes(state)
+            except InvalidInput as error:  # no labels, or too few: /classify says so
+                log.info(f"no classes: {error}")
+            except Exception:
+                log.exception("reading the classes of the index failed")
+            else:
+                if found is not None and state is self.current:
+                    self.metrics.classes.set(len(found.classes))
+
+        self.metrics.classes.set(0)
+        if self._queries:
+            self.enrolling.submit(read)
 
     def _count_missing(self) -> None:
         """Look for the images of the index, in a thread: a drive may be slow, or not answer."""

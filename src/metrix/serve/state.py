@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from metrix.errors import EmbeddingError, InvalidInput, ShapeError
 from metrix.explore.collection import Collection
 from metrix.explore.index_collection import read_collection
 from metrix.explore.pictures import Picture, count_pixels, encode, name_picture, read_picture
+from metrix.retrieve.classify import Classifier
 from metrix.retrieve.encoder import ImageEncoder
 from metrix.retrieve.image_lists import split_id
 from metrix.retrieve.item_images import count_missing, image_file
 from metrix.retrieve.queries import open_encoder
+from metrix.retrieve.shortening import shorten_index
 from metrix.search import Index, Items
 from metrix.search.description import FILE
 from metrix.serve.limits import Limits
@@ -49,6 +52,9 @@ class ServedIndex:
         root: the folder of its images, if they have moved.
         store: of the index, as for `Index.open`.
         before: an earlier state, whose network is used again if the model is the same.
+        queries: whether the model is opened, for queries.
+        dim: so many numbers of each vector; all by default.
+        force_dim: take a prefix that the model was not trained for.
     """
 
     def __init__(
@@ -59,15 +65,26 @@ class ServedIndex:
         root: Path | None = None,
         store: str | None = None,
         before: ServedIndex | None = None,
+        queries: bool = True,
+        dim: int | None = None,
+        force_dim: bool = False,
     ) -> None:
         self.stamp, self.opened_at, self._limits = read_stamp(folder), time.monotonic(), limits
+        self.folder, self.run, self.store = folder, run, store
         self.index = Index.open(folder, store, root)
         if not len(self.index):
             raise InvalidInput(f"{folder}: expected an index with items, got an empty one; build it anew")
-        self.encoder = self._open_encoder(run, before)
+        if dim is not None:
+            whole = self.index
+            self.index = shorten_index(whole, dim, force_dim, run)
+            if self.index is not whole:
+                whole.close()
+        self.index.prepare()
+        self.encoder = self._open_encoder(run, before) if queries else None
         # A client of Milvus is not for several threads at once; mapped files are.
-        alone = self.index.description.store == "milvus"
-        self._lock: Any = threading.RLock() if alone else contextlib.nullcontext()
+        self.one_at_a_time = self.index.description.store == "milvus"
+        self._lock: Any = threading.RLock() if self.one_at_a_time else contextlib.nullcontext()
+        self.classes: Future[Classifier] = Future()  # for /classify, see metrix.serve.classes
         self._decoding = PixelBudget(limits.pixels)
         self._holding, self._users, self._retired = threading.Lock(), 0, False
 
@@ -77,7 +94,7 @@ class ServedIndex:
             return None
         if before is not None:
             then = before.index.description
-            if (then.model, then.data) == (now.model, now.data):
+            if (then.model, then.data, then.adapter) == (now.model, now.data, now.adapter):
                 return before.encoder
         return open_encoder(self.index, run)
 
@@ -89,6 +106,11 @@ class ServedIndex:
         return (
             f"{hashlib.sha256(said.encode()).hexdigest()[:16]}-{'vectors' if made_by is None else made_by.digest[:12]}"
         )
+
+    @property
+    def retired(self) -> bool:
+        """Whether another state has taken its place."""
+        return self._retired
 
     @property
     def takes_images(self) -> bool:
@@ -176,19 +198,21 @@ class ServedIndex:
         return [plain(record) for record in records]
 
     def read_vector(self, values: Sequence[float]) -> NDArray[np.float32]:
-        """The vector of a request at unit norm.
+        """The vector of a request at unit norm, comparable with those of the items.
 
         Raises:
             InvalidInput: it has another dimension, is zero, or not finite.
         """
         vector = np.asarray(values, dtype=np.float64)
-        if vector.shape != (self.index.dim,):
-            raise ShapeError(f"vector: expected {self.index.dim} numbers, as the index has, got {len(values)}")
+        dim = self.index.query_dim
+        if vector.shape != (dim,):
+            raise ShapeError(f"vector: expected {dim} numbers, as the index has, got {len(values)}")
         largest = float(np.abs(vector).max())
         if not np.isfinite(largest) or largest == 0:
             raise EmbeddingError("vector: expected finite numbers that are not all zero")
         vector = vector / largest  # so that the squares of very large numbers stay finite
-        return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+        unit = np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+        return unit if self.index.adapter is None else self.index.adapt(unit[None])[0]
 
     def view(self, content: bytes) -> Tensor:
         """An uploaded image as the network's input.
