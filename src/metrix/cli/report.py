@@ -39,6 +39,13 @@ def report_command(
     bootstrap_over: BootstrapOver = "classes",
     classes: Annotated[int, typer.Option(min=1, help="classes on the embedding map")] = 10,
     queries: Annotated[int, typer.Option(min=1, help="queries in each gallery of retrieved images")] = 6,
+    leaderboard: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="show the rows of this file of metrix results --export beside the runs; may be repeated",
+        ),
+    ] = None,
     test_only: Annotated[
         bool, typer.Option("--test-only", help="omit positivity and utilization, which need the training images")
     ] = False,
@@ -78,6 +85,7 @@ def report_command(
         queries=queries,
         test_only=test_only,
         seed=seed,
+        leaderboards=tuple(leaderboard or ()),
         reading=choose_reading(max_bad, root, follow_links),
     )
     with show_progress(quiet or json_output) as told:

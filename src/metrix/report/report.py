@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from metrix.report.sections.cost import build_cost_section
 from metrix.report.sections.embedding_map import build_map_section
 from metrix.report.sections.galleries import build_galleries_section
 from metrix.report.sections.geometry import build_geometry_section, geometry_to_dict
+from metrix.report.sections.leaderboard import build_leaderboard_section
 from metrix.report.sections.metrics import (
     build_metrics_section,
     build_overview_section,
@@ -29,6 +31,7 @@ from metrix.report.sections.metrics import (
 from metrix.report.sections.positivity import build_positivity_section
 from metrix.report.sections.settings import build_settings_section
 from metrix.report.sections.training import build_training_section
+from metrix.runs.leaderboard import read_leaderboard
 from metrix.train.batches import Report, ignore_report
 
 
@@ -45,6 +48,7 @@ class ReportOptions:
     queries: int = 6  # in a gallery
     test_only: bool = False  # omit what needs the training images
     seed: int = 0
+    leaderboards: tuple[Path, ...] = ()  # files of `metrix results --export`, whose rows are shown beside the runs
     reading: Mapping[str, Any] | None = None  # other values for settings of how images are read, as for `open_run`
 
     def __post_init__(self) -> None:
@@ -75,6 +79,8 @@ def compose_report(
         report: called with the progress.
     """
     options = options or ReportOptions()
+    for path in options.leaderboards:
+        read_leaderboard(path)  # a damaged file is an error before the runs are measured
     runs = read_runs(paths, options.names, report, options.reading)
     for done, run in enumerate(runs, 1):
         measure_run(run, options.data, options.ks, options.resamples, options.over)
@@ -83,11 +89,13 @@ def compose_report(
     geometry, shapes = build_geometry_section(runs, options.test_only, options.seed, report)
     positivity, curves = build_positivity_section(runs, options.test_only, options.seed, report)
     cost, costs = build_cost_section(runs)
+    leaderboard = build_leaderboard_section(runs, options.leaderboards) if options.leaderboards else None
     sections: list[Section] = [
         build_overview_section(runs, differences),
         build_settings_section(runs),
         build_training_section(runs),
         build_metrics_section(runs, differences, options.resamples),
+        *([] if leaderboard is None else [leaderboard[0]]),
         build_classes_section(runs),
         build_galleries_section(runs, options.data, options.queries, options.seed),
         build_map_section(runs, options.classes, options.seed, report),
@@ -117,7 +125,8 @@ def compose_report(
                 "cost": costs[run.name],
             }
             for run in runs
-        ]
+        ],
+        **({} if leaderboard is None else {"leaderboard": [json.loads(row.to_line()) for row in leaderboard[1]]}),
     }
     return ComposedReport(page, content)
 

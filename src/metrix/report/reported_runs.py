@@ -144,9 +144,9 @@ def shorten_names(paths: Sequence[Path], configs: Sequence[Config]) -> list[str]
     folders = [path.resolve().name for path in paths]
     if all(len(folder) <= LONGEST_NAME for folder in folders):
         return folders
-    several = len({config.loss.loss for config in configs}) > 1
+    several = len({config.objective_name for config in configs}) > 1
     return [
-        " ".join([_letter(n), *([config.loss.loss] if several else []), _mixing(config)])
+        " ".join([_letter(n), *([config.objective_name] if several else []), _mixing(config)])
         for n, config in enumerate(configs)
     ]
 

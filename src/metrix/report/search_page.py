@@ -41,7 +41,7 @@ def compose_duplicates_page(index: Index, groups: Sequence[Duplicates]) -> Page:
         similarities = (vectors[1:] @ vectors[0]).tolist()
         hits = [find_hit(index, one, None, None, s) for one, s in zip(others, similarities, strict=True)]
         said = f"{count(len(group.ids), _noun(index))}, each at least {group.similarity:.3f} similar to another"
-        shown.append(Query(_picture(index, first, None), {said: hits}))
+        shown.append(Query(find_picture(index, first, None), {said: hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(groups)), "duplicates")] if shown else [Text("None were found.")]
     return Page("Duplicates", [Section(count(len(groups), "group"), blocks)])
 
@@ -52,7 +52,7 @@ def compose_suspects_page(index: Index, suspects: Sequence[Suspect]) -> Page:
     for one in suspects[:MOST]:
         hits = [find_hit(index, near.id, near.label, one.label, near.similarity) for near in one.neighbours]
         said = f"{one.id}: {100 * one.share:.0f} % of the neighbours' similarity says {one.suggested}"
-        shown.append(Query(_picture(index, one.id, f"labelled {one.label}"), {said: hits}))
+        shown.append(Query(find_picture(index, one.id, f"labelled {one.label}"), {said: hits}))
     blocks: list[Block] = [Gallery(shown, _more(len(suspects)), "suspects")] if shown else [Text("None were found.")]
     return Page("Suspects", [Section(count(len(suspects), _noun(index)), blocks)])
 
@@ -72,10 +72,11 @@ def find_label(index: Index, queries: Queries, n: int) -> str | None:
 def find_hit(index: Index, one: Any, label: str | None, wanted: str | None, similarity: float) -> Hit:
     """An item with its picture; right or wrong where the wanted label is given."""
     right = None if wanted is None or label is None else label == wanted
-    return Hit(_picture(index, one, label), right, similarity)
+    return Hit(find_picture(index, one, label), right, similarity)
 
 
-def _picture(index: Index, one: Any, label: str | None) -> Picture:
+def find_picture(index: Index, one: Any, label: str | None) -> Picture:
+    """The picture of an item, under its label or its id; grey if there is none."""
     try:
         pixels = read_item_image(index, str(one))
     except (MetrixError, ValueError):  # moved since, or an index of vectors alone
@@ -89,9 +90,9 @@ def find_query_picture(index: Index, queries: Queries, n: int, label: str | None
     name = label or queries.names[n].rpartition("/")[2]
     if queries.own[n] >= 0:
         one = index.store.read_table(np.array([queries.own[n]]))["id"][0].as_py()
-        return _picture(index, one, name)
+        return find_picture(index, one, name)
     if file is None:
-        return _picture(index, queries.names[n], name)
+        return find_picture(index, queries.names[n], name)
     return Picture(np.array(load_image(file, None, 512)), name)
 
 

@@ -37,7 +37,7 @@ def _list_runs(runs: Sequence[ReportedRun]) -> Table:
             run.name,
             str(run.folder.path),
             run.config.data.data,
-            run.config.loss.loss,
+            run.config.objective_name,
             run.config.mixing.describe(),
             "finished" if run.results is not None else f"not finished, {run.steps:,} steps logged",
         ]
