@@ -53,6 +53,11 @@ def test_a_page_shows_what_voted(metrix: Any, indexed: Path, tmp_path: Path) -> 
     assert "of one of the 3 classes of the index" in text
 
 
+def test_vectors_of_another_length_are_one_error(refused: Any, indexed: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "q.npy", np.ones((2, 3), dtype=np.float32))
+    refused("classify", indexed / "photos.index", "--vector", tmp_path / "q.npy", words=("expected dimension", "got 3"))
+
+
 def test_vectors_and_filters(metrix: Any, indexed: Path, tmp_path: Path) -> None:
     from metrix.search import Index
 

@@ -21,6 +21,8 @@ def _mini(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_sides_are_told(metrix: Metrix, tmp_path: Path) -> None:
     printed = metrix("demo", "--steps", "2", "--seeds", "2", "-o", tmp_path / "demo")
     assert printed.code == 0, printed.err
+    assert "which is not enrolled" in printed.out
+    assert "none of the index" in printed.out
     for word in ("Recall@1", "Recall@4", "alignment", "uniformity", "utilization", "±", "significant"):
         assert word in printed.out
     read_again = metrix("demo", "--steps", "2", "--seeds", "2", "-o", tmp_path / "demo", "--json")

@@ -156,3 +156,23 @@ def test_bad_values_are_one_error() -> None:
         Classifier.fit(index, threshold=2)
     with pytest.raises(InvalidInput, match="expected dimension 16, as the index has, got 3"):
         Classifier.fit(index).predict_vectors([[1.0, 2.0, 3.0]])
+
+
+def test_one_image_or_condition_needs_no_list(own_index: Path, indexed: Path) -> None:
+    classifier = Classifier.fit(own_index)
+    photo = indexed / "photos" / "kind 1" / "2.jpg"
+    expected = classifier.predict([photo], where=["label='kind 1'"])
+    assert classifier.predict(str(photo), where="label='kind 1'") == expected  # type: ignore[arg-type]
+    assert classifier.predict(photo, where=["label='kind 1'"]) == expected  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="expected at least one image, folder or list of paths, got none"):
+        classifier.predict([])
+    with pytest.raises(InvalidInput, match="threshold: expected a probability from 0 to 1, got 'half'"):
+        Classifier.fit(own_index, threshold="half")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="threshold: expected a probability from 0 to 1, got True"):
+        Classifier.fit(own_index, threshold=True)
+    assert Classifier.fit(own_index, threshold=np.float32(0.5)).threshold == 0.5  # type: ignore[arg-type]
+    for wrong in (None, 5, np.eye(2)):
+        with pytest.raises(InvalidInput, match="index: expected an index or its folder, got"):
+            Classifier.fit(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"expected names of images, .* got an empty one"):
+        Classifier.fit(own_index).predict([""])

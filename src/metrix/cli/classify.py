@@ -84,6 +84,7 @@ def classify(
         classifier = Classifier.fit(opened, run=run, k=k, threshold=threshold, report=report)
         reading = {"max_bad": parse_max_bad(max_bad), "root": root, "follow_links": follow_links, "report": report}
         asked, _ = read_queries(opened, queries, ids, vector, run, reading, report)
+        classifier = classifier.for_items() if asked.are_items else classifier
         answers = classifier.predict_queries(asked, where or [])
     _report(classifier, asked, answers, html, csv).print(json_output)
 

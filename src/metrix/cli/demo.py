@@ -12,6 +12,7 @@ from metrix.cli.device import with_device_flag
 
 if TYPE_CHECKING:
     from metrix.experiments.demo import Contrast, Demonstration, DemoSearch
+    from metrix.experiments.demo_classes import DemoClasses
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def demo_command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the table")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Train a small model on glyphs with and without Metrix, compare the two, and search with one of them.
+    """Train a small model on glyphs with and without Metrix, compare the two, then search and classify with one.
 
     Needs neither data nor a network connection. Ends with two pages to look at: a report on the comparison, and a
     search with characters never seen in training. An interrupted demo resumes where it stopped; a finished one is only
@@ -40,6 +41,7 @@ def demo_command(
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.training import watch_series
     from metrix.experiments.demo import run_demo, search_demo
+    from metrix.experiments.demo_classes import classify_demo
     from metrix.extras import require_extra
     from metrix.report.demo_page import write_demo_pages
 
@@ -47,14 +49,20 @@ def demo_command(
     with watch_series(2 * seeds, quiet or json_output) as watching:
         found = run_demo(output, seeds, steps, **watching)
     with show_progress(quiet or json_output) as report:
-        searched = search_demo(found)
+        searched, classified = search_demo(found), classify_demo(found)
         pages = write_demo_pages(found, searched, report)
     if json_output:
-        content = {**found.to_dict(), "search": searched.to_dict(), "pages": [str(page) for page in pages]}
+        content = {
+            **found.to_dict(),
+            "search": searched.to_dict(),
+            "classes": classified.to_dict(),
+            "pages": [str(page) for page in pages],
+        }
         typer.echo(json.dumps(content))
     else:
         _print(found)
         _print_search(searched)
+        _print_classes(classified)
         _print_next(found, searched, pages)
 
 
@@ -94,6 +102,24 @@ def _print_search(searched: DemoSearch) -> None:
     console.print(build_answer_table(query, searched.answers[0], list(index.columns), ranked=False))
 
 
+def _print_classes(classified: DemoClasses) -> None:
+    from rich.markup import escape
+
+    from metrix.cli.terminal.classify_tables import build_class_table, describe_decision
+    from metrix.cli.terminal.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        "\nWhich character is it, of those that are enrolled? Two images of characters never seen in training: one of "
+        "an enrolled character, without its own vote, and one of a character that is not enrolled."
+    )
+    for one, truth in classified.shown:
+        console.print(build_class_table(one))
+        console.print(f"truth: {escape(truth)}{', which is not enrolled' if one.unknown else ''}")
+    said = describe_decision(classified.classifier)
+    console.print(f"{said[0].upper()}{said[1:]}, as measured on other characters. {classified.tally}")
+
+
 def _print_next(found: Demonstration, searched: DemoSearch, pages: Sequence[Path]) -> None:
     """Say what there is to look at, and what to try."""
     from rich.markup import escape
@@ -107,6 +133,7 @@ def _print_next(found: Demonstration, searched: DemoSearch, pages: Sequence[Path
     console.print(f"  {search}  {len(searched.answers)} searches with characters never seen in training")
     run, index = (escape(str(path)) for path in (found.runs / "metrix-seed-0", searched.index.folder))
     console.print(f"To try:\n  {program} explore {run}\n  {program} search {index} --id ID")
+    console.print(f"  {program} classify {index} --id ID")
     console.print(f"  {program} tune glyphs --budget 20m  the best settings in a given time, and what mixup is worth")
 
 
