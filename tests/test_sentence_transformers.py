@@ -110,7 +110,7 @@ def test_mistakes_say_what_was_expected() -> None:
         loss([draw_texts()], LABELS[:2])
     with pytest.raises(LabelError, match="a proxy for each class"):
         MetrixLoss(model, losses.ProxyAnchor(3, 5))([draw_texts()] * 2)
-    with pytest.raises(InvalidInput, match="texts are words, which cannot be interpolated"):
+    with pytest.raises(InvalidInput, match="words, or images in the form that the model takes, which cannot"):
         MetrixLoss(model, losses.SupCon(), mixup="input")
     with pytest.raises(InvalidInput, match="expected a mixup type with strength, got 'none'"):
         MetrixLoss(model, losses.SupCon(), mixup="none", strength=0.2)

@@ -1,4 +1,4 @@
-"""Metrix as a loss of sentence-transformers: texts, or whatever else its models embed.
+"""Metrix as a loss of sentence-transformers: texts, images, or whatever else its models embed.
 
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from metrix import losses
@@ -43,6 +43,9 @@ CITATION = """
 
 class MetrixLoss(nn.Module):
     """The clean loss of a batch of texts plus `strength` times the loss of mixed ones, for the trainer's `loss`.
+
+    In place of texts, columns may have images or whatever else a multimodal model takes (sentence-transformers 5.4 or
+    newer); a column of images and one of texts are mixed in the space that they share.
 
     The dataset has either one column of texts (or several, all of the same class) and a column `label` of integers, or
     two columns and no labels: then the two texts of a row belong together, and those of other rows are negatives.
@@ -153,7 +156,8 @@ def _build_objective(loss: nn.Module, mixup: str | Sequence[str], settings: dict
         return Clean(loss)
     if "input" in names:
         raise InvalidInput(
-            "mixup: expected 'embed', 'feature' or both, got 'input'; texts are words, which cannot be interpolated"
+            "mixup: expected 'embed', 'feature' or both, got 'input'; inputs are words, or images in the form that the "
+            "model takes, which cannot be interpolated"
         )
     return Metrix(loss, mixup=names, **settings)
 
@@ -180,7 +184,7 @@ def _embed(model: nn.Module, column: dict[str, Tensor], keep_pooled: bool) -> _E
 
     def watch(number: int) -> Any:
         def record(module: nn.Module, args: object, output: object) -> None:
-            if not pooled and isinstance(output, dict) and EMBEDDING in output:
+            if not pooled and isinstance(output, Mapping) and EMBEDDING in output:
                 pooled.append((number, output[EMBEDDING]))
 
         return modules[number].register_forward_hook(record)
@@ -191,7 +195,7 @@ def _embed(model: nn.Module, column: dict[str, Tensor], keep_pooled: bool) -> _E
     except KeyError as error:
         raise InvalidInput(
             f"sentence_features: expected what the model takes, with {error}, got a dictionary with "
-            f"{first_few(column) or 'nothing'}; the data collator of the trainer, or model.tokenize(texts), makes it"
+            f"{first_few(column) or 'nothing'}; the data collator of the trainer, or model.preprocess(texts), makes it"
         ) from error
     finally:
         for handle in handles:
@@ -212,7 +216,7 @@ def _embed(model: nn.Module, column: dict[str, Tensor], keep_pooled: bool) -> _E
 def _check_columns(sentence_features: Any) -> list[dict[str, Tensor]]:
     """A dictionary for each column of texts."""
     expected = "sentence_features: expected a list with a dictionary of tensors for each column of texts, such as"
-    example = "[model.tokenize(texts)]"
+    example = "[model.preprocess(texts)]"
     if isinstance(sentence_features, Mapping | str | bytes | Tensor) or not isinstance(sentence_features, Iterable):
         raise InvalidInput(f"{expected} {example}, got {type(sentence_features).__name__}")
     columns = list(sentence_features)
@@ -234,7 +238,7 @@ def _check_tokens(column: Mapping[str, Any]) -> None:
             if not isinstance(column[name], Tensor):
                 raise InvalidInput(
                     f"{name} of sentence_features: expected a tensor of shape (texts, tokens), got "
-                    f"{type(column[name]).__name__}; model.tokenize(texts) pads texts and makes it"
+                    f"{type(column[name]).__name__}; model.preprocess(texts) pads texts and makes it"
                 )
             shapes[name] = tuple(column[name].shape)
     if len(set(shapes.values())) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metrix import IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, SiMix, losses
+from metrix import Distil, IMix, Metrix, MoCHi, PoolLinear, ProxySynthesis, SiMix, losses
 from metrix.core.objective import Clean, Objective
 from metrix.labels import ClassMatrix, Hierarchy, LabelSets
 from tests.losses_table import BASELINES, TABLE
@@ -71,6 +71,11 @@ OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "mochi": lambda g: MoCHi(losses.Contrastive(), hard_negatives=2, generator=g),
     "proxy synthesis": lambda g: ProxySynthesis(losses.ProxyAnchor(CLASSES, DIM), generator=g),
     "simix": lambda g: SiMix(losses.RecallAtK(temperature=0.1), generator=g),
+    "prefixes, clean": lambda g: Clean(losses.ProxyAnchor(CLASSES, DIM)).with_matryoshka((2, 4), 0.5),
+    "prefixes, embed": lambda g: Metrix(
+        losses.MultiSimilarity(), "embed", hard_negatives=2, generator=g, matryoshka=(2, 4)
+    ),
+    "prefixes, feature": lambda g: Metrix(losses.Contrastive(reduction="mean_nonzero"), generator=g, matryoshka=3),
     "embed, λ per batch": lambda g: Metrix(losses.SupCon(), "embed", lam_per="batch", generator=g),
     "hierarchy, clean": lambda g: Clean(losses.MultiSimilarity()).with_relation(HIERARCHY()),
     "hierarchy, embed": lambda g: Metrix(losses.MultiSimilarity(), "embed", generator=g).with_relation(HIERARCHY()),
@@ -78,6 +83,14 @@ OTHERS: dict[str, Callable[[torch.Generator], Objective]] = {
     "class matrix, proxies": lambda g: Metrix(
         losses.ProxyAnchor(CLASSES, DIM), "embed", "pos-neg", generator=g
     ).with_relation(ALIKE()),
+    "distillation": lambda g: Distil(
+        lambda x: x[:, :7],
+        dims=(DIM, 7),
+        mixup="none",
+        labelled=losses.ProxyAnchor(CLASSES, DIM),
+        label_weight=0.5,
+        generator=g,
+    ),
     "memory": lambda g: remembering(Clean(losses.MultiSimilarity())),
     "memory, embed": lambda g: remembering(Metrix(losses.NCA(), "embed", "pos-neg", generator=g)),
     **{name: partial(baseline, name) for name in BASELINES},
