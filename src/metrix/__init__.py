@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metrix import data, evaluate, labels, losses
     from metrix.core.compute.micro_batches import MicroBatched
+    from metrix.core.distillation import Distil, DistillationLoss
     from metrix.core.head import PoolLinear
     from metrix.core.metrix import Metrix
     from metrix.core.objective import Clean, Objective, StepOutput
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "Classifier",
     "Clean",
+    "Distil",
+    "DistillationLoss",
     "Embedder",
     "IMix",
     "Metrix",
@@ -48,7 +52,10 @@ __all__ = [
 
 # Where each name is. Importing torch takes seconds, so it happens when a name is first used.
 _HOMES = {
+    "Classifier": "metrix.retrieve.classify",
     "Clean": "metrix.core.objective",
+    "Distil": "metrix.core.distillation",
+    "DistillationLoss": "metrix.core.distillation",
     "Embedder": "metrix.model",
     "IMix": "metrix.core.rivals",
     "Metrix": "metrix.core.metrix",

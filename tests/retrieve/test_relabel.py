@@ -77,6 +77,12 @@ def test_mistakes_change_nothing(own_index: Path, table: Any, lines: tuple[str, 
     assert labels_of(Index.open(own_index)) == before
 
 
+def test_a_table_that_cannot_be_read_is_one_error(own_index: Path, tmp_path: Path) -> None:
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(DataError, match=r"cannot be read: .*expected a table"):
+            relabel_from(Index.open(own_index), path)
+
+
 def test_the_command(metrix: Any, refused: Any, own_index: Path, table: Any) -> None:
     decisions = table("old,new", "kind 0,zero")
     outcome = metrix("index", "-o", own_index, "--relabel", decisions, "--json")

@@ -52,7 +52,7 @@ def test_metadata_and_the_json_beside_it_agree(exported: tuple[Path, str], run: 
     assert read_onnx_about(folder / "m.onnx") == about
     model = open_run(run)
     assert about["model"] == model.digest
-    assert about["embedding"] == {"dim": 64, "norm": 1.0, "similarity": "cosine"}
+    assert about["embedding"] == {"dim": 64, "of": 64, "trained_prefixes": [], "norm": 1.0, "similarity": "cosine"}
     view = about["preprocessing"]
     assert (view["size"], view["channels"], view["channel_order"], view["mean"]) == (28, 1, "grey", [0.5])
     kept = json.loads((run / "threshold.json").read_text("utf-8"))

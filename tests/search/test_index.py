@@ -399,6 +399,14 @@ def changed(path: Path, **values: Any) -> None:
         ({"place": {"vectors": ["vectors-000009.npy"], "items": ["items-000001.arrow"]}}, "missing"),
         ({"place": {"vectors": [".lock"], "items": [".lock"]}}, "damaged"),
         ({"place": {"vectors": [".lock"], "items": [".lock"], "breadth": "x"}}, "place.breadth: expected an integer"),
+        (
+            {"place": {"vectors": [".lock"], "items": [".lock"], "breadth": 1 << 70}},
+            "place.breadth: expected an integer",
+        ),
+        ({"place": {"vectors": ["a\0b"], "items": [".lock"]}}, "expected a name that a file can have"),
+        ({"place": {"vectors": ["é" * 200], "items": [".lock"]}}, "expected a name that a file can have"),
+        ({"root": "\ud800"}, "expected JSON"),
+        ({"relative_root": "x" * 5000, "relative_run": "a\0b", "count": 31}, "do not fit its description"),
         ({"model": {"digest": "x"}}, "model"),
         ({"threshold": 0.8}, "threshold"),
     ],
@@ -473,6 +481,34 @@ def test_a_table_without_ids_is_refused(tmp_path: Path) -> None:
             writer.write_table(table)
         with pytest.raises(DataError, match="expected an id, text or an integer"):
             Index.open(tmp_path / "i")
+
+
+@pytest.mark.parametrize("ids", [["b", "a", "b"], ["a", "a", "b"], [3, 1, 3]])
+def test_ids_that_come_twice_in_a_file_are_refused(tmp_path: Path, ids: list[Any]) -> None:
+    import pyarrow as pa
+
+    known = ["c", "a", "b"] if isinstance(ids[0], str) else [3, 1, 2]
+    Index.create(tmp_path / "i", [Items.read(points(0, 3), known)])
+    assert len(Index.open(tmp_path / "i")) == 3  # in no order
+    table = pa.table({"id": ids})
+    path = str(the_file(tmp_path / "i", "items"))
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=r"ids: expected each once, got .* 2 times in its files; build the index anew"):
+        Index.open(tmp_path / "i")
+
+
+def test_an_id_that_comes_again_in_an_added_file_is_refused(tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "i", [Items.read(points(0, 3), ["a", "b", "c"])])
+    index.add(Items.read(points(1, 2), ["d", "e"]))
+    first, second = (tmp_path / "i" / str(name) for name in index.description.place["items"])  # type: ignore[union-attr]
+    second.write_bytes(first.read_bytes())
+    for vectors in index.description.place["vectors"][1:]:  # type: ignore[index]
+        np.save(tmp_path / "i" / str(vectors), points(1, 3).astype(np.float32))
+    description = tmp_path / "i" / "description.json"
+    description.write_text(description.read_text().replace('"count": 5', '"count": 6'))
+    with pytest.raises(DataError, match=r"expected each once, got 'a' 2 times"):
+        Index.open(tmp_path / "i")
 
 
 def test_tensors_are_accepted() -> None:

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+from metrix.cli.reading import (
+    Dim,
+    FollowLinks,
+    ForceDim,
+    ImageColumn,
+    LabelColumn,
+    MaxBad,
+    Root,
+    choose_reading,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,7 +32,8 @@ def embed_command(
         typer.Argument(
             metavar="DATA",
             help="images to embed, labelled or not: folders, images, tar files, lists of paths (.txt), manifests "
-            "(.csv, .tsv, .parquet), LAYOUT:PATH or glyphs; the run's own data by default",
+            "(.csv, .tsv, .parquet), Parquet files with images, hf:owner/name, LAYOUT:PATH or glyphs; the run's own "
+            "data by default",
             show_default=False,
         ),
     ] = None,
@@ -43,10 +53,14 @@ def embed_command(
             "fastest on this machine by a short measurement"
         ),
     ] = "auto",
+    dim: Dim = None,
+    force_dim: ForceDim = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing file")] = False,
     max_bad: MaxBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress")] = False,
 ) -> None:
     """Write the embeddings of images to a file, with the id, path and label of each image.
@@ -77,7 +91,8 @@ def embed_command(
         raise unknown_choice("part", part, PARTS)
     share = read_process_share(os.environ.get)
     with show_progress(quiet) as report:
-        model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
+        reading = choose_reading(max_bad, root, follow_links, image_column, label_column)
+        model = open_run(run, report, reading=reading, dim=dim, force_dim=force_dim)
         spec, images = select_images(model, data or (), part)
         chosen = part or ("all" if data else "test")
         written = write_embeddings(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+from metrix.cli.reading import Dim, FollowLinks, ForceDim, MaxBad, Root, choose_reading
 from metrix.errors import InvalidInput
 
 
@@ -27,6 +27,8 @@ def export_command(
     hub: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="write weights and a model card, ready for a model hub")
     ] = None,
+    dim: Dim = None,
+    force_dim: ForceDim = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files with other content")] = False,
     max_bad: MaxBad = None,
     root: Root = None,
@@ -54,7 +56,7 @@ def export_command(
     if int8 and onnx is None:
         raise InvalidInput("--int8: expected --onnx FILE.onnx with it, got none")
     with show_progress(quiet) as report:
-        model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links))
+        model = open_run(run, report, reading=choose_reading(max_bad, root, follow_links), dim=dim, force_dim=force_dim)
         done = []
         if onnx is not None:
             done.append(export_onnx(model, onnx, int8=int8, overwrite=overwrite))

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metrix.cli.device import with_device_flag
-from metrix.cli.reading import PANEL, AnyBad, FollowLinks, Store, parse_max_bad
+from metrix.cli.reading import (
+    PANEL,
+    AnyBad,
+    Dim,
+    FollowLinks,
+    ForceDim,
+    ImageColumn,
+    LabelColumn,
+    Store,
+    parse_max_bad,
+)
 from metrix.errors import InvalidInput
 from metrix.messages import first_few
 
@@ -37,8 +47,8 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="folders, images, tar files, manifests (.csv, .tsv, .parquet) or lists of paths (.txt); or glyphs, "
-            "glyphs-mini",
+            help="folders, images, tar files, Parquet files with images, hf:owner/name, manifests (.csv, .tsv, "
+            ".parquet) or lists of paths (.txt); or glyphs, glyphs-mini",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +66,8 @@ def index(
         int | None,
         typer.Option(min=1, help="of ivf and ivf-pq: cells that a search looks into", rich_help_panel=KIND),
     ] = None,
+    dim: Dim = None,
+    force_dim: ForceDim = False,
     half: Annotated[
         bool, typer.Option("--half", help="keep vectors in float16, half as large", rich_help_panel=KIND)
     ] = False,
@@ -70,6 +82,16 @@ def index(
     info: Annotated[bool, typer.Option("--info", help="say what the index -o holds")] = False,
     add: Annotated[bool, typer.Option("--add", help="add the images to the index")] = False,
     update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
+    only_old: Annotated[
+        bool,
+        typer.Option(
+            "--only-old", help="with --update: embed the items of an older model anew, by RUN or that of metrix upgrade"
+        ),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="with --only-old: images to embed this time; all by default"),
+    ] = None,
     delete: Annotated[list[str] | None, typer.Option("--delete", metavar="ID", help="remove this item")] = None,
     merge: Annotated[Path | None, typer.Option(metavar="INDEX", help="add the items of another index")] = None,
     set_columns: Annotated[
@@ -93,6 +115,8 @@ def index(
     ] = None,
     max_bad: AnyBad = None,
     follow_links: FollowLinks = False,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Embed images with a run's model and build an index of them, for metrix search.
@@ -106,10 +130,15 @@ def index(
     Under torchrun, or with RANK and WORLD_SIZE set, each process embeds its share of the images and writes it as a part
     of the index. The last to finish joins the parts without copying vectors; a killed one is started again alone.
 
+    With --update --only-old, the items of an older model are embedded anew, in portions that an interruption loses
+    nothing of. The index answers as before until all are done, and then by the new model. Images that cannot be read
+    are an error, unless --max-bad allows to leave so many out.
+
     The engine is stored in the index with its largest difference to the exact vectors. Queries of metrix search go
     through it, too, unless its vectors are the exact ones up to rounding.
     """
     from metrix.cli.terminal.progress import show_progress
+    from metrix.data.layouts.table_columns import ColumnChoice
     from metrix.retrieve.indexing import Indexed
     from metrix.search import Settings
 
@@ -126,9 +155,16 @@ def index(
     if len(chosen) > 1:
         names = f"{', '.join(changes)} and --relabel"
         raise InvalidInput(f"expected one of {names}, got {' and '.join(chosen)}")
+    if only_old:
+        _require_replacing(images, output, update, engine)
+    elif limit is not None:
+        raise InvalidInput(f"--limit: expected with --update --only-old, got {limit} without; leave it out")
     target = output or _default_output(images, run if info else None)
     if info:
         _describe(target).print(json_output)
+        return
+    if only_old:
+        _replace(run, target, store, limit, parse_max_bad(max_bad), json_output).print(json_output)
         return
     with show_progress(json_output) as report:
         if delete or any(given is not None for given in (merge, set_columns, relabel)):
@@ -138,12 +174,52 @@ def index(
                 raise InvalidInput(f"--engine: expected with data to embed, got {engine} with {chosen[0]}")
             done = _change(target, store, delete, merge, set_columns, relabel)
         else:
-            reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links}
+            columns = ColumnChoice(image_column, label_column)
+            reading = {"max_bad": parse_max_bad(max_bad), "follow_links": follow_links, "columns": columns}
             building: dict[str, Any] = {"kind": kind, "root": root, "overwrite": overwrite}
+            building |= {"dim": dim, "force_dim": force_dim}
             building["settings"] = Settings(cells=cells, probes=probes, half=half)
             done = _embed(run, images, target, store, report, reading, engine, add, update, building)
     outcome = _report(target, done) if isinstance(done, Indexed) else _report_part(target, done)
     outcome.print(json_output)
+
+
+def _require_replacing(images: list[str] | None, output: Path | None, update: bool, engine: str | None) -> None:
+    if not update:
+        raise InvalidInput(
+            "--only-old: expected with --update, got it alone: metrix index -o INDEX --update --only-old"
+        )
+    if images:
+        raise InvalidInput(f"--only-old: expected no data, got {first_few(images)}: items of the index are embedded")
+    if output is None:
+        raise InvalidInput("--only-old: expected the index, got none; metrix index -o INDEX --update --only-old")
+    if engine not in (None, "torch"):
+        raise InvalidInput(f"--only-old: expected --engine torch, the exact one, got {engine}; leave it out")
+
+
+def _replace(
+    run: Path | None, target: Path, store: str | None, limit: int | None, max_bad: int | float | None, quiet: bool
+) -> Outcome:
+    from metrix.cli.terminal.next_steps import command
+    from metrix.cli.terminal.outcome import Outcome
+    from metrix.cli.terminal.progress import show_progress
+    from metrix.cli.terminal.search_tables import build_index_table
+    from metrix.messages import count
+    from metrix.retrieve.replacing import replace_items
+
+    with show_progress(quiet) as report:
+        done = replace_items(target, run, store=store, limit=limit, max_bad=max_bad, report=report)
+    content = {"index": str(target), "complete": done.complete, "embedded": done.embedded, "waiting": done.waiting}
+    content |= {"left_out": list(done.left_out), "run": str(done.run), "count": done.index.description.count}
+    remarks = [f"left out: {first_few(done.left_out)}"] if done.left_out else []
+    if not done.complete:
+        note = f"{count(done.waiting, 'image')} to go; the index answers as before until all are embedded"
+        again = command("metrix", "index", *([] if run is None else [run]), "-o", target, "--update", "--only-old")
+        return Outcome(content, (), [note], remarks, (), [(again, "go on")])
+    note = f"all items of {target} are of {done.run}, which queries go through"
+    following = [(f"{command('metrix', 'search', target)} QUERY.jpg", "search with an image")]
+    table = build_index_table(target, done.index, done.embedded)
+    return Outcome(content, [table], [note], remarks, (), following)
 
 
 def _default_output(images: list[str] | None, named: Path | None) -> Path:
@@ -151,7 +227,7 @@ def _default_output(images: list[str] | None, named: Path | None) -> Path:
         return named
     if not images:
         raise InvalidInput("index: expected -o INDEX, or data to index, got neither")
-    return Path(Path(images[0]).resolve().stem + ".index")
+    return Path(Path(images[0].removeprefix("hf:").partition("@")[0]).resolve().stem.replace(":", "-") + ".index")
 
 
 def _describe(target: Path) -> Outcome:
@@ -176,6 +252,11 @@ def _report(target: Path, done: Indexed) -> Outcome:
     skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
     content = {"index": str(target), **description.model_dump(), "embedded": done.images, "skipped_images": skipped}
     remarks = [describe_skipped(done.skipped)] if done.skipped else []
+    if done.mapped:
+        remarks.append(
+            "they went through the adapter, and are more similar to queries than items of the old model: add by the "
+            "old run, or embed all items by the new one (metrix index --update --only-old), where that matters"
+        )
     if done.engine is not None and (done.engine["name"] != TORCH or done.engine["measured"]):
         remarks.append(f"engine: {describe_engine(done.engine)}")
     if description.kind == "exact" and description.count > SUGGEST_PAST:
@@ -223,8 +304,10 @@ def _embed(
 ) -> Indexed | WrittenPart:
     from metrix.model.engines import AUTO, TORCH
     from metrix.retrieve.indexing import add_images, index_images
+    from metrix.retrieve.queries import find_prefix
     from metrix.runs.backbone_run import find_model_run
     from metrix.runs.trained_model import open_run
+    from metrix.search.description import Description
 
     if run is None or not images:
         raise InvalidInput("index: expected a RUN and data to embed with it: metrix index RUN PATH -o INDEX")
@@ -234,7 +317,11 @@ def _embed(
         raise InvalidInput(
             f"WORLD_SIZE={share[1]}: expected a new index on faiss from several processes, got {got}; start one process"
         )
-    model = open_run(find_model_run(run, target, images[0], building["overwrite"]), report)
+    dim, forced = building.pop("dim"), building.pop("force_dim")
+    place = find_model_run(run, target, images[0], building["overwrite"])
+    if dim is None and (add or update):
+        dim, forced = find_prefix(Description.read(target), place), True
+    model = open_run(place, report, dim=dim, force_dim=forced)
     if share[1] > 1:
         from metrix.retrieve.index_parts import index_share
 
@@ -245,9 +332,8 @@ def _embed(
         )
     if building["kind"] != "exact" or building["root"] is not None or reading["follow_links"]:
         raise InvalidInput("--kind, --root, --follow-links: expected when an index is built, got one that is changed")
-    return add_images(
-        model, images, target, store=store, replace=update, max_bad=reading["max_bad"], engine=engine or AUTO
-    )
+    given = {name: reading[name] for name in ("max_bad", "columns")}
+    return add_images(model, images, target, store=store, replace=update, engine=engine or AUTO, **given)
 
 
 def _change(

@@ -148,7 +148,7 @@ def read_queries(
     if ids:
         return queries_by_id(index, ids), None
     if vector is not None:
-        return queries_from_file(vector), None
+        return queries_from_file(vector, index), None
     encoder = open_encoder(index, run, report)
     return embed_queries(encoder, index, images or [], **reading), encoder.model
 
@@ -193,7 +193,9 @@ def _open_mirrored(index: Index, run: Path | None, report: Any) -> MirroredItems
     from metrix.retrieve.mirrored import MirroredItems
     from metrix.retrieve.queries import open_encoder
 
-    return MirroredItems(index, open_encoder(index, run, report))
+    encoder = open_encoder(index, run, report)
+    index.require_model(encoder.fingerprint)  # mirrored images are compared with vectors of the index's own model
+    return MirroredItems(index, encoder)
 
 
 def _find_duplicates(

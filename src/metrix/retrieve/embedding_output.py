@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from metrix.data import Dataset, Part, glyphs
-from metrix.data.layouts import LAYOUTS
+from metrix.data.layouts import LAYOUTS, hub, tables
+from metrix.data.layouts.table_columns import ColumnChoice
 from metrix.errors import InvalidInput
 from metrix.files import describe_failure, remove_abandoned
 from metrix.messages import first_few
@@ -45,7 +46,8 @@ def select_images(
     """
     if not given:
         return None, None
-    embedded = given[0] in glyphs.NAMES or given[0].partition(":")[0] in LAYOUTS
+    layout = given[0].partition(":")[0]
+    embedded = given[0] in glyphs.NAMES or (layout in LAYOUTS and layout not in (hub.NAME, tables.NAME))
     if len(given) == 1 and (part in ("train", "test") or (embedded and not Path(given[0]).exists())):
         return given[0], None
     if part in ("train", "test"):
@@ -59,6 +61,7 @@ def select_images(
         None if root is None else Path(root),
         max_bad=max_bad if max_bad < 1 else int(max_bad),
         follow_links=reading.get("follow_links", False),
+        columns=ColumnChoice(reading.get("image_column"), reading.get("label_column")),
     )
 
 
@@ -116,7 +119,7 @@ def write_embeddings(
         "part": part_name,
         "images": len(part),
         "skipped": len(dataset.broken if images is None else images.skipped),
-        "dim": model.config.model.dim,
+        "dim": model.dim,
         "key": key_of_engine(key, chosen.engine.name),
         "engine": chosen.to_dict(),
     }

@@ -21,6 +21,7 @@ from metrix.errors import InvalidInput
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import Fingerprint
+from metrix.search.adapters import FittedAdapter
 from metrix.train.batches import Report, build_views, ignore_report
 
 BATCH = 256
@@ -37,9 +38,16 @@ class ImageEncoder:
         data: the embedded dataset that is searched, such as `glyphs`, if it is not image files: its images have a
             view of their own.
         engine: what runs the network; the exact one, torch, by default.
+        adapter: maps its vectors to those of the model that made the items of an index, if that is another.
     """
 
-    def __init__(self, model: TrainedModel, data: str | None = None, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        model: TrainedModel,
+        data: str | None = None,
+        engine: Engine | None = None,
+        adapter: FittedAdapter | None = None,
+    ) -> None:
         self.model, self.grey = model, data in glyphs.NAMES
         wanted = model.embedder.data_config
         layout = data if data in glyphs.NAMES else VECTORS if model.embedder.takes_vectors else "folder"
@@ -47,7 +55,12 @@ class ImageEncoder:
         _, self._view = build_views(model.config, wanted, layout)
         self._side = short_side(model)
         self.engine = engine or build_engine(TORCH, model.embedder)
-        self.fingerprint = fingerprint(model, data)
+        self.fingerprint, self.adapter = fingerprint(model, data), adapter
+
+    @property
+    def dim(self) -> int:
+        """The number of entries of the vectors that come out."""
+        return self.fingerprint.dim if self.adapter is None else self.adapter.dim
 
     def view(self, image: ImageSource, box: Box | None = None) -> Tensor:
         """An image as the network's input (channels, h, w): a file, an open one, or pixels; cropped to a box, if given.
@@ -70,7 +83,7 @@ class ImageEncoder:
         with torch.inference_mode():
             pieces = torch.split(images, self.engine.at_once or len(images))
             found: NDArray[np.float32] = torch.cat([self.engine.run(piece) for piece in pieces]).numpy()
-        return found
+        return found if self.adapter is None else self.adapter(found)
 
     def embed_files(
         self,
@@ -109,7 +122,7 @@ class ImageEncoder:
             vectors.append(self.embed(waiting))
             if len(paths) > BATCH:
                 report("embedding queries", len(paths), len(paths))
-        together = np.concatenate(vectors) if vectors else np.empty((0, self.fingerprint.dim), np.float32)
+        together = np.concatenate(vectors) if vectors else np.empty((0, self.dim), np.float32)
         return together, rows, skipped
 
 
@@ -121,11 +134,17 @@ def short_side(model: TrainedModel) -> int | None:
 def fingerprint(model: TrainedModel, data: str | None = None) -> Fingerprint:
     """What an index remembers of the model that made its vectors."""
     wanted = model.embedder.data_config
-    run = str(model.run.path.resolve())
+    distil, size = model.config.distil, model.config.data.image_size or wanted.size
     if model.embedder.takes_vectors:
-        return Fingerprint(digest=model.digest, view=f"vectors of {wanted.size}", dim=model.config.model.dim, run=run)
-    size = model.config.data.image_size or wanted.size
-    kind, side = ("glyphs", None) if data in glyphs.NAMES else ("photos", short_side(model))
-    mean, std = (",".join(f"{value:g}" for value in values) for values in (wanted.mean, wanted.std))
-    view = f"{kind} at {size} px, mean {mean}, std {std}{f', shorter side {side} px' if side else ''}"
-    return Fingerprint(digest=model.digest, view=view, dim=model.config.model.dim, run=run)
+        view = f"vectors of {wanted.size}"
+    else:
+        kind, side = ("glyphs", None) if data in glyphs.NAMES else ("photos", short_side(model))
+        mean, std = (",".join(f"{value:g}" for value in values) for values in (wanted.mean, wanted.std))
+        view = f"{kind} at {size} px, mean {mean}, std {std}{f', shorter side {side} px' if side else ''}"
+    return Fingerprint(
+        digest=model.digest,
+        view=view,
+        dim=model.dim,
+        run=str(model.run.path.resolve()),
+        compatible_with=distil.teacher_digest if distil.compatible and model.is_whole else None,
+    )

@@ -84,7 +84,7 @@ def read_engine(text: str, model: TrainedModel) -> WantedEngine:
         ModelError: the file cannot be read, or was exported from another model.
     """
     if text.endswith(".onnx"):
-        opened = open_engine_file(Path(text), model.digest, model.image_size)
+        opened = open_engine_file(Path(text), model.digest, model.image_size, model.dim)
         return WantedEngine(opened.name, Path(text), opened)
     if text not in ENGINES:
         raise unknown_choice("engine", text, (*ENGINES, "FILE.onnx"))

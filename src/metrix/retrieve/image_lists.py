@@ -15,6 +15,7 @@ from metrix.data import Broken, Catalogue, Dataset, Part, glyphs
 from metrix.data.catalogue import UNSPLIT, Box, ImageRow
 from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
 from metrix.data.layouts.folder import walk_files
+from metrix.data.layouts.table_columns import ColumnChoice
 from metrix.data.paths import is_unicode, leaves_root
 from metrix.data.survey import bad_limit, decode_all, survey
 from metrix.errors import DataError, InvalidInput
@@ -96,6 +97,7 @@ def list_images(
     *,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    columns: ColumnChoice = ColumnChoice(),  # noqa: B008 - it cannot change
     check: bool = True,
     short_side: int | None = None,
     workers: int | None = None,
@@ -108,11 +110,14 @@ def list_images(
     folder's name is the column `label`; a manifest gives `label` and every other column that it has.
 
     Args:
-        given: folders, images, tar files, manifests and lists of paths, or one embedded dataset.
+        given: folders, images, tar files, Parquet files with images, data of Hugging Face (`hf:owner/name`), manifests
+            and lists of paths, or one embedded dataset.
         root: the folder that ids are relative to, and that contains all images; by default the smallest one that does.
             Relative paths of a manifest or a list that are not beside it are looked for below this folder.
         max_bad: how many images may be missing or broken: a number, or a fraction below 1; any number by default.
         follow_links: allow symbolic links that lead outside the root.
+        columns: those of images and labels in Parquet files, if they are not to be found; other columns of texts and
+            numbers are columns of the list, as those of a manifest are.
         check: decode every image. Otherwise broken ones are found by whoever reads the images (`ImageList.without`),
             unless more than `max_bad` are missing already: then all are checked, for an error that names all.
         short_side: shrink decoded images to this length of the shorter side, as the run's cache does.
@@ -121,13 +126,13 @@ def list_images(
         share: (rank, world size): only the images of that process, which follow one another. Of tar files, if there are
             enough of them, each process lists its own.
     """
-    texts = [os.fspath(one) for one in given]
+    texts = name_all(given)
     if len(texts) == 1 and texts[0] in glyphs.NAMES and not Path(texts[0]).exists():
         if share[1] > 1:
             raise InvalidInput(f"WORLD_SIZE: expected 1 for the embedded data {texts[0]}, got {share[1]}")
+        columns.refuse(texts[0])
         return replace(_embedded(texts[0]), given=tuple(texts))
-    places = [Path(text).expanduser() for text in texts]
-    images, folders, everything = find_share(places, root, follow_links, progress, share)
+    images, folders, everything = find_share(texts, root, follow_links, columns, progress, share)
     base = _root(root, folders)
     rows: dict[str, NamedImage] = {}
     outside: list[str] = []
@@ -156,6 +161,23 @@ def list_images(
         found = found.check(workers, progress)
     found.require_few(max_bad)
     return found
+
+
+def name_all(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """What a user named, one or several, as text.
+
+    >>> name_all("query.jpg"), name_all([Path("a.jpg"), "b.jpg"])
+    (['query.jpg'], ['a.jpg', 'b.jpg'])
+
+    Raises:
+        InvalidInput: nothing was named, or an empty name, which would be the current folder.
+    """
+    texts = [os.fspath(one) for one in ([given] if isinstance(given, str | os.PathLike) else given)]
+    if not texts:
+        raise InvalidInput("images: expected at least one image, folder or list of paths, got none")
+    if "" in texts:
+        raise InvalidInput("images: expected names of images, folders or lists of paths, got an empty one")
+    return texts
 
 
 def _has_heic(text: str) -> bool:

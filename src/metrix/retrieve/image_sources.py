@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from metrix.data import layouts
 from metrix.data.catalogue import Box
 from metrix.data.images import HEIC_SUFFIXES, readable_suffixes
-from metrix.data.layouts import shards
+from metrix.data.layouts import hub, shards, tables
 from metrix.data.layouts.folder import PART_FOLDERS, walk_files
 from metrix.data.layouts.manifest import BOX, infer_types, parse_box, read_columns, read_path
 from metrix.data.layouts.manifest import SUFFIXES as MANIFESTS
+from metrix.data.layouts.table_columns import ColumnChoice
 from metrix.data.shards import SUFFIX as SHARD
 from metrix.data.shards import find_member, image_status
 from metrix.errors import DataError, InvalidInput
@@ -27,8 +28,8 @@ Cut = TypeVar("Cut")
 
 LISTS = (".txt", ".lst")
 EXPECTED = (
-    f"a folder, an image, a tar file of images (.tar), a manifest ({', '.join(MANIFESTS)}), a list of paths (.txt), or "
-    "glyphs, glyphs-mini"
+    f"a folder, an image, a tar file of images (.tar), a Parquet file with images, {hub.PREFIX}owner/name, a manifest "
+    f"({', '.join(MANIFESTS)}), a list of paths (.txt), or glyphs, glyphs-mini"
 )
 
 
@@ -44,14 +45,16 @@ class NamedImage:
 
 
 def find_share(
-    places: Sequence[Path],
+    given: Sequence[str],
     root: Path | None,
     follow_links: bool,
+    columns: ColumnChoice,
     progress: Callable[[int, int], None] | None,
     share: tuple[int, int],
 ) -> tuple[list[NamedImage], list[Path], str]:
     """The images of a process, the folders that all are in, and a hash of all of them if there are other processes."""
     rank, world = share
+    places = [Path(one).expanduser() for one in given]
     if world > 1 and all(map(shards.recognises, places)):
         found = [shards.find_shards(place, follow_links) for place in places]
         files = [file for _, here in found for file in here]
@@ -62,8 +65,9 @@ def find_share(
             return mine, [base], _hash_files(files)
     images: list[NamedImage] = []
     folders: list[Path] = []
-    for place in places:
-        here, folder = _find(place, root, follow_links, progress)
+    for one, place in zip(given, places, strict=True):
+        tabular = _in_tables(one, place, columns, progress)
+        here, folder = _find(place, root, follow_links, progress) if tabular is None else tabular
         images += here
         folders.append(folder)
     if world == 1:
@@ -71,6 +75,33 @@ def find_share(
     if len(images) < world:
         raise InvalidInput(f"WORLD_SIZE: expected at most {len(images)}, as there are images, got {world}")
     return _cut(images, rank, world), folders, _hash_files([image.path for image in images])
+
+
+def _in_tables(
+    given: str, path: Path, columns: ColumnChoice, progress: Callable[[int, int], None] | None
+) -> tuple[list[NamedImage], Path] | None:
+    """The images in tables at a place, and the folder that they are in; None if there are no tables with images."""
+    prefix, _, rest = given.partition(":")
+    if not path.exists() and prefix == hub.NAME:
+        root, found = hub.list_images_at(rest, columns, progress, None)
+    elif path.is_dir() and hub.recognises(path):
+        root, found = hub.list_images_at(str(path), columns, progress, None)
+    elif (not path.exists() and prefix == tables.NAME) or tables.recognises(path):
+        root, files = tables.find_tables(Path(rest).expanduser() if prefix == tables.NAME else path)
+        found = tables.list_images_in(files, columns, progress, None)
+    else:
+        columns.refuse(given)
+        return None
+    images = [
+        NamedImage(
+            Path(one.path),
+            one.label or None,
+            None,
+            {k: v for k, v in one.columns.items() if k not in (*RESERVED, LABEL)},
+        )
+        for one in found.images
+    ]
+    return images, root
 
 
 def _cut(items: list[Cut], rank: int, world: int) -> list[Cut]:

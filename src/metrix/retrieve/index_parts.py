@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from metrix.data import Broken
+from metrix.data.layouts.table_columns import ColumnChoice
 from metrix.data.survey import bad_limit
 from metrix.errors import DataError, InvalidInput
 from metrix.files import describe_failure, lock, parse_stored, write_json
@@ -63,6 +64,7 @@ def index_share(
     root: Path | None = None,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    columns: ColumnChoice = ColumnChoice(),  # noqa: B008 - it cannot change
     settings: Settings | None = None,
     engine: str = TORCH,
     overwrite: bool = True,
@@ -86,10 +88,13 @@ def index_share(
     rank, world = share
     settings = settings or Settings()
     wanted = read_engine(engine, model)
-    given = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links, check=False, share=share)
+    given = list_for_model(
+        model, images, root, max_bad=max_bad, follow_links=follow_links, columns=columns, check=False, share=share
+    )
     if not overwrite:
         require_same(output, fingerprint(model, given.data), given)
-    asked = [str(model.digest), wanted.name, kind, str(settings), str(world), str(given.root), given.all_images]
+    weights = str(model.digest) if model.is_whole else f"{model.digest}, first {model.dim}"
+    asked = [weights, wanted.name, kind, str(settings), str(world), str(given.root), given.all_images]
     folder = output / f".parts-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from metrix.data import Broken
 from metrix.data.layouts.manifest import infer_types, read_columns
+from metrix.data.layouts.table_columns import ColumnChoice
 from metrix.errors import DataError, InvalidInput
 from metrix.files import describe_failure, lock
 from metrix.messages import first_few
@@ -33,6 +34,7 @@ from metrix.runs.open_set import read_open_set
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import LABEL, Fingerprint, Index, Items, Settings
+from metrix.search.adapters import FittedAdapter
 from metrix.search.description import VectorEngine
 from metrix.search.generations import read_sound_description, require_index_folder
 from metrix.search.items import join_items
@@ -48,6 +50,7 @@ class Indexed:
     images: int  # embedded this time
     skipped: tuple[Broken, ...]
     engine: dict[str, Any] | None = None  # what embedded them: see `describe_engine`
+    mapped: bool = False  # by another model than made the other items, through the adapter
 
 
 def index_images(
@@ -60,6 +63,7 @@ def index_images(
     root: Path | None = None,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    columns: ColumnChoice = ColumnChoice(),  # noqa: B008 - it cannot change
     settings: Settings | None = None,
     engine: str = TORCH,
     overwrite: bool = True,
@@ -78,6 +82,7 @@ def index_images(
         root: the folder that ids are relative to.
         max_bad: how many images may be unreadable; any number by default.
         follow_links: allow symbolic links that lead outside the root.
+        columns: those of images and labels in Parquet files, if they are not to be found.
         settings: of the approximate kinds.
         engine: what runs the network, as in `write_embeddings`; it is stored in the index, and used for what is added
             later and, if its vectors differ from the exact ones, for queries.
@@ -89,7 +94,9 @@ def index_images(
     """
     require_index_folder(output)
     wanted = read_engine(engine, model)
-    given = list_for_model(model, images, root, max_bad=max_bad, follow_links=follow_links, check=False)
+    given = list_for_model(
+        model, images, root, max_bad=max_bad, follow_links=follow_links, columns=columns, check=False
+    )
     if not overwrite:
         require_same(output, fingerprint(model, given.data), given)
     with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
@@ -104,7 +111,7 @@ def index_images(
             follow_links=follow_links,
             skipped=len(listed.skipped),
             threshold=read_threshold(model),
-            open_set=read_open_set(model.run.path, model.digest),
+            open_set=read_open_set(model.run.path, model.digest) if model.is_whole else None,
             settings=settings,
             count=len(listed),
         )
@@ -138,7 +145,12 @@ def set_columns_from(index: Index, path: Path) -> None:
     ids: list[Any] = ["" if one is None else str(one).strip() for one in table[key]]
     if not index.store.ids_are_text:
         ids = infer_types(ids)
-    columns = {name: values if name == LABEL else infer_types(values) for name, values in table.items() if name != key}
+    columns = {
+        # a label stays text, also where it looks like a number; an empty one is none, as in a manifest
+        name: [None if one == "" else one for one in values] if name == LABEL else infer_types(values)
+        for name, values in table.items()
+        if name != key
+    }
     if not columns:
         raise DataError(f"{path}: expected columns to set beside {key!r}, got none")
     index.set_columns(ids, columns)
@@ -152,32 +164,59 @@ def add_images(
     store: str | None = None,
     replace: bool = False,
     max_bad: int | float | None = None,
+    columns: ColumnChoice = ColumnChoice(),  # noqa: B008 - it cannot change
     engine: str = AUTO,
 ) -> Indexed:
     """Embed images and add them to an index; with `replace`, those that it has are embedded anew.
 
     The images have to be below the index's root; links out of it are followed if the index was built that way. They go
-    through the engine that the index was built with; another one than `auto` must be the same.
+    through the engine that the index was built with; another one than `auto` must be the same. An index that was
+    upgraded takes images by the model that made its items, or by the new one and the adapter; `Indexed.mapped` says so.
     """
     index = Index.open(output, store)
     root = index.description.root
-    index.require_model(fingerprint(model, index.description.data))
+    adapter = _choose_adapter(index, fingerprint(model, index.description.data))
     if root is None and not model.embedder.takes_vectors:
         raise InvalidInput(f"{output}: expected an index of image files to add to, got one of {index.description.data}")
     wanted = _same_engine(index, model, engine)
     below = None if root is None else Path(root)
     follow_links = index.description.follow_links
-    given = list_for_model(model, images, below, max_bad=max_bad, follow_links=follow_links, check=False)
+    given = list_for_model(
+        model, images, below, max_bad=max_bad, follow_links=follow_links, columns=columns, check=False
+    )
     with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
         items = join_items(list(lots))
+        if adapter is not None:
+            items = Items(items.ids, adapter(items.vectors), items.columns)
         change = index.update if replace else index.add
-        change(items, skipped=len(listed.skipped))
-    return Indexed(index, len(listed), listed.skipped, chosen.to_dict())
+        change(items, skipped=len(listed.skipped), mapped=0 if adapter is None else len(items))
+    return Indexed(index, len(listed), listed.skipped, chosen.to_dict(), adapter is not None)
+
+
+def _choose_adapter(index: Index, model: Fingerprint) -> FittedAdapter | None:
+    """What vectors of a model go through to be items of an index; an error if the model is none of the index."""
+    made_by, asked = index.description.model_of_items, index.description.model
+    if index.adapter is None or made_by is None or asked is None:
+        index.require_model(model)
+        return None
+    if (made_by.digest, made_by.view) == (model.digest, model.view):
+        made_by.require(model)  # of its whole length
+        return None
+    if asked.digest != model.digest:
+        raise InvalidInput(
+            f"model: expected {made_by.run}, which made the items of {index.folder}, or {asked.run}, which its queries "
+            f"go through, got {model.run}"
+        )
+    asked.require(model)
+    return index.adapter
 
 
 def _same_engine(index: Index, model: TrainedModel, engine: str) -> WantedEngine:
     """The engine that an index was built with; an error if the user wants another one."""
-    used = VectorEngine() if index.description.model is None else index.description.model.engine
+    made_by = index.description.model_of_items
+    asked = index.description.model
+    by_new = index.adapter is not None and asked is not None and asked.digest == model.digest
+    used = VectorEngine() if made_by is None or by_new else made_by.engine
     if engine != AUTO and read_engine(engine, model).name != used.name:
         raise InvalidInput(
             f"--engine: expected {used.file or used.name}, which made the vectors of {index.folder}, got "
@@ -193,6 +232,7 @@ def list_for_model(
     *,
     max_bad: int | float | None = None,
     follow_links: bool = False,
+    columns: ColumnChoice = ColumnChoice(),  # noqa: B008 - it cannot change
     check: bool = True,
     share: tuple[int, int] = (0, 1),
 ) -> ImageList:
@@ -205,6 +245,7 @@ def list_for_model(
         root,
         max_bad=max_bad,
         follow_links=follow_links,
+        columns=columns,
         check=check,
         short_side=short_side(model),
         share=share,

@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from metrix.data import ImageError
-from metrix.data.survey import map_in_order
 from metrix.errors import InvalidInput
-from metrix.retrieve.encoder import BATCH, ImageEncoder
-from metrix.retrieve.image_lists import split_id
-from metrix.retrieve.item_images import image_file, read_item_image
+from metrix.retrieve.encoder import ImageEncoder
+from metrix.retrieve.item_images import embed_items
 from metrix.search import Index
 
 
@@ -36,23 +32,6 @@ class MirroredItems:
 
     def __call__(self, ids: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Vectors (m, d) of the mirrored images of some items, and which of the ids (m,) they are of."""
-        vectors = [np.empty((0, self.encoder.fingerprint.dim), np.float32)]
-        places: list[int] = []
-        for start in range(0, len(ids), BATCH):
-            some = [str(one) for one in ids[start : start + BATCH]]
-            views = [(start + n, view) for n, view in enumerate(map_in_order(self._view, some)) if view is not None]
-            if views:
-                vectors.append(self.encoder.embed([view for _, view in views]))
-                places += [place for place, _ in views]
+        vectors, places = embed_items(self.index, self.encoder, ids, lambda view: view.flip(-1))
         self.unread += len(ids) - len(places)
-        return np.concatenate(vectors), np.array(places, dtype=np.int64)
-
-    def _view(self, one: str) -> Tensor | None:
-        try:
-            if self.index.description.data is not None:
-                view = self.encoder.view(read_item_image(self.index, one))
-            else:
-                view = self.encoder.view(image_file(self.index, one), split_id(one)[1])
-        except (ImageError, OSError):
-            return None
-        return view.flip(-1)
+        return vectors, places

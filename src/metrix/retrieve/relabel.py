@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metrix.data.layouts.manifest import infer_types, read_columns
+from metrix.data.layouts import decided
+from metrix.data.layouts.manifest import BOX, infer_types, read_history
 from metrix.errors import DataError, unknown_choice
 from metrix.messages import first_few
 from metrix.search import LABEL, Index
 
-COLUMNS = ("id", "path", "old", "new", LABEL, "who", "when")
+COLUMNS = (*decided.COLUMNS, *BOX)
 
 
 @dataclass
@@ -21,21 +22,26 @@ class _Item:
 
     new: str | None
     before: set[str | None] = field(default_factory=set)
+    removed: bool = False  # deleted, or a duplicate
 
 
 def relabel_from(index: Index, path: Path) -> int:
-    """Set labels by a table, all at once, and return how many items have another label now.
+    """Set labels by a table, all at once, and return how many items have another label now, or are gone.
 
     A line has an `id` (or `path`) and `new` (or `label`), for an item, or `old` and `new`, for all items of a class:
     two classes with the same `new` become one, and an empty `new` takes the label away. Lines for items come before
     those for classes, later lines before earlier ones. `who` and `when` are ignored. The same table can be applied
-    again.
+    again. In a table of decisions of `metrix label`, items that were deleted or are duplicates are taken out of the
+    index, after labels are set.
 
     Raises:
         DataError: the table has other columns, contradicts itself, or speaks of other labels than the index has.
         InvalidInput: an item is not in the index.
     """
     items, classes = _read_decisions(index, path)
+    gone = [one for one, item in items.items() if item.removed]
+    gone = [one for one, row in zip(gone, index.find(gone).tolist(), strict=True) if row >= 0] if gone else []
+    items = {one: item for one, item in items.items() if not item.removed}
     rows = index.require_known(list(items)) if items else ()
     wanted = dict(zip([int(row) for row in rows], items.values(), strict=True))
     ids: list[Any] = []
@@ -48,10 +54,10 @@ def relabel_from(index: Index, path: Path) -> int:
             label = None if value is None else str(value)
             seen.add(label)
             if row in wanted:
-                decided = wanted[row]
-                if decided.before and label not in {*decided.before, decided.new}:
+                item = wanted[row]
+                if item.before and label not in {*item.before, item.new}:
                     contradicted.append(f"{one} is {label!r}")
-                new = decided.new
+                new = item.new
             else:
                 new = classes.get(label, label) if label is not None else None
             if new != label:
@@ -68,12 +74,14 @@ def relabel_from(index: Index, path: Path) -> int:
         raise DataError(f"{path}: expected classes of the index in the column 'old', got {first_few(missing)}")
     if ids:
         index.set_columns(ids, {LABEL: labels})
-    return len(ids)
+    if gone:
+        index.delete(gone)
+    return len(ids) + len(gone)
 
 
 def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[str, str | None]]:
     """What the table says about items, by id, and about classes, by old name."""
-    table = read_columns(path)
+    table = read_history(path)
     for name in table:
         if name not in COLUMNS:
             raise unknown_choice("column", name, COLUMNS)
@@ -84,15 +92,18 @@ def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[st
             f"{path}: expected columns id and label, or old and new, got {first_few(list(table), 10) or 'none'}"
         )
     count = len(table[target])
-    keys, olds, news = (_texts(table, name, count) for name in (key, "old", target))
+    keys, olds, news, kinds = (_texts(table, name, count) for name in (key, "old", target, decided.DECISION))
     named = iter(infer_types([one for one in keys if one])) if not index.store.ids_are_text else None
     items: dict[Any, _Item] = {}
     classes: dict[str, str | None] = {}
-    for line, (one, old, new) in enumerate(zip(keys, olds, news, strict=True), 1):
+    for line, (one, old, new, kind) in enumerate(zip(keys, olds, news, kinds, strict=True), 1):
+        if kind is not None and kind not in decided.DECISIONS:
+            raise DataError(f"{path}, row {line}: {unknown_choice('decision', kind, decided.DECISIONS)}")
         if one:
-            decided = items.setdefault(one if named is None else next(named), _Item(new))
-            decided.new = new
-            decided.before |= {old, new} if old is not None else set()
+            item = items.setdefault(one if named is None else next(named), _Item(new))
+            item.new, item.removed = new, kind in decided.REMOVED
+            # a decision says what the label was, also where it was none
+            item.before |= {old, new} if old is not None or kind is not None else set()
         elif old is None:
             raise DataError(f"{path}, row {line}: expected an id, or an old class, got neither")
         elif classes.setdefault(old, new) != new:

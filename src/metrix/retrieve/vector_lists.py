@@ -16,7 +16,7 @@ from metrix.data.catalogue import UNSPLIT
 from metrix.data.layouts.vectors import NAME, name_vectors, read_vectors
 from metrix.errors import DataError, InvalidInput
 from metrix.retrieve.encoder import BATCH, ImageEncoder
-from metrix.retrieve.image_lists import ImageList
+from metrix.retrieve.image_lists import ImageList, name_all
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import LABEL
 from metrix.search.items import RESERVED
@@ -31,7 +31,7 @@ def list_vectors(given: Sequence[str | os.PathLike[str]], model: TrainedModel) -
         given: files of vectors (.parquet, .npz, .npy).
         model: of the run, whose network says how long the vectors are.
     """
-    files = [Path(one).expanduser() for one in given]
+    files = [Path(one).expanduser() for one in name_all(given)]
     read = [(file, *read_vectors(file)) for file in files]
     for file, vectors, _ in read:
         _check_length(file, vectors, model)
@@ -69,7 +69,7 @@ def embed_vector_files(
     """A name and an embedding for each vector of files."""
     names: list[str] = []
     embedded = []
-    for file in (Path(one).expanduser() for one in given):
+    for file in (Path(one).expanduser() for one in name_all(given)):
         vectors, columns = read_vectors(file)
         _check_length(file, vectors, encoder.model)
         names += [f"{file.name}[{name}]" for name in name_vectors(columns, len(vectors))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from metrix import evaluate
 from metrix.core.compute.device_memory import block_bytes
+from metrix.core.prefixes import check_prefix
 from metrix.core.relations import Relation
 from metrix.data.class_relations import describe_relation
 from metrix.data.layouts.manifest import read_cell
@@ -68,6 +70,22 @@ class Examples:
             "gallery_sequences": self.gallery_sequences,
         }
 
+    def shorten(self, dim: int, trained: Sequence[int] = (), force_dim: bool = False) -> Examples:
+        """The same examples with the first `dim` numbers of each embedding, of unit length.
+
+        Args:
+            dim: how many.
+            trained: prefixes that the model was trained for.
+            force_dim: take another one.
+        """
+        whole = int(self.vectors.shape[1])
+        wanted = check_prefix(dim, whole, trained, force_dim)
+        if wanted == whole:
+            return self
+        gallery = None if self.gallery is None else shorten_rows(self.gallery, wanted)
+        about = {**(self.about or {}), "dim_of_whole": whole}
+        return replace(self, vectors=shorten_rows(self.vectors, wanted), gallery=gallery, about=about)
+
     def without_sequences(self) -> Examples:
         """The same examples, of which all others count for a query."""
         return replace(self, sequences=None, gallery_sequences=None)
@@ -80,6 +98,50 @@ class Examples:
         return np.concatenate([self.vectors, self.gallery]), np.concatenate([self.labels, self.gallery_labels])
 
 
+def shorten_rows(vectors: NDArray[Any], dim: int) -> NDArray[np.float32]:
+    """The first numbers of vectors (n, d), of unit length; where they are all zero, they stay so."""
+    part = np.asarray(vectors[:, :dim], np.float64)
+    norms = np.linalg.norm(part, axis=1, keepdims=True)
+    return np.asarray(part / np.where(norms > 0, norms, 1.0), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixMeasure:
+    """How well a prefix of the embeddings retrieves, beside the whole."""
+
+    dim: int
+    retrieval: Retrieval
+    difference: Comparison  # to the whole, query by query
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {"dim": self.dim, **self.retrieval.to_dict(), "difference": self.difference.to_dict()}
+
+
+def measure_prefixes(
+    examples: Examples, dims: Sequence[int], whole: Retrieval, *, resamples: int = 1000
+) -> tuple[PrefixMeasure, ...]:
+    """Measure prefixes of embeddings: Recall@1 and the others, and their paired differences to the whole.
+
+    Args:
+        examples: the embeddings.
+        dims: lengths of the prefixes.
+        whole: the measures of the whole embeddings, with Recall@1.
+        resamples: of the bootstrap, for intervals; 0 for none.
+    """
+    if examples.relation is not None:
+        return ()
+    ks, over, found = whole.ks, whole.over or "classes", []
+    for dim in dims:
+        short = examples.shorten(dim, force_dim=True)
+        measured = evaluate.retrieval(**short.arguments, ks=ks, resamples=resamples, over=over)
+        measured = replace(measured, query_labels=whole.query_labels)
+        found.append(
+            PrefixMeasure(dim, measured, evaluate.compare(whole, measured, resamples=max(resamples, 1), over=over))
+        )
+    return tuple(found)
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The measures, and what was measured."""
@@ -88,6 +150,7 @@ class Evaluation:
     retrieval: Retrieval
     clustering: Clustering | None
     refinement: Comparison | None = None  # of the refined search to the plain one, query by query
+    prefixes: tuple[PrefixMeasure, ...] = ()  # that the model was trained for
 
     @property
     def examples(self) -> str:
@@ -103,6 +166,7 @@ class Evaluation:
             "clustering": None if self.clustering is None else self.clustering.to_dict(),
             "per_class": None if self.retrieval.confusion is None else summarise_classes(self.retrieval).to_dict(),
             **({} if self.refinement is None else {"refinement": self.refinement.to_dict()}),
+            **({"prefixes": [one.to_dict() for one in self.prefixes]} if self.prefixes else {}),
         }
 
     def write_per_class(self, path: Path) -> None:

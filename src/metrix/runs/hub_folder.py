@@ -44,6 +44,11 @@ def export_hub(model: TrainedModel, folder: Path, *, overwrite: bool = False) ->
             f"--hub: expected a run on images, got {model.run.path}, which was trained on vectors and needs the model "
             "that made them; export it with --onnx or --torch-export"
         )
+    if not model.is_whole:
+        raise InvalidInput(
+            f"--hub: expected the whole embedding, which the card measures, got --dim {model.dim}; a folder says which "
+            f"prefixes were trained: Embedder.load(FOLDER).shorten({model.dim})"
+        )
     files = tuple(folder / name for name in (WEIGHTS_FILE, CONFIG_FILE, PREPROCESSING, CARD))
     taken = [file for file in files if file.exists()]
     if taken and not overwrite and not is_export_of(model, folder / PREPROCESSING):
@@ -87,7 +92,7 @@ def write_card(model: TrainedModel, about: dict[str, Any], name: str) -> str:
         "## Data\n",
         _describe_data(data, config),
         "## Settings\n",
-        f"Loss {config.loss.loss}, mixup {mixup}, {config.train.epochs} epochs with batches of "
+        f"Trained with {config.objective_name}, mixup {mixup}, {config.train.epochs} epochs with batches of "
         f"{config.train.batch_size}, learning rate {config.train.lr:g}, seed {config.train.seed}. "
         "Settings that are not at their default:\n",
         _table(("setting", "value"), _changed_settings(model, data)),
@@ -164,12 +169,16 @@ def _describe_threshold(threshold: dict[str, Any] | None) -> list[str]:
     ]
 
 
+# settings that are paths of this machine, or about it
+ELSEWHERE = ("data", "weights", "device", "workers", "teacher", "unlabelled")
+
+
 def _changed_settings(model: TrainedModel, data: str) -> list[tuple[str, str]]:
     default = type(model.config)().model_dump()
     found = []
     for section, values in model.config.model_dump().items():
         for key, value in values.items():
-            if value != default[section][key] and key not in ("data", "weights", "device", "workers"):
+            if value != default[section][key] and key not in ELSEWHERE:
                 found.append((key, ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)))
     weights = model.config.model.weights
     return [("data", data), *([("weights", Path(str(weights)).name)] if weights else []), *found]

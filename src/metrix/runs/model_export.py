@@ -142,7 +142,13 @@ def describe_model(model: TrainedModel) -> dict[str, Any]:
         "model": model.digest,
         "backbone": config.backbone,
         "pool": config.pool,
-        "embedding": {"dim": config.dim, "norm": 1.0, "similarity": "cosine"},
+        "embedding": {
+            "dim": model.dim,
+            "of": config.dim,
+            "trained_prefixes": list(model.trained_prefixes),
+            "norm": 1.0,
+            "similarity": "cosine",
+        },
         "preprocessing": describe_preprocessing(model),
         "threshold": None if threshold is None else threshold.model_dump(),
     }
@@ -266,7 +272,8 @@ def is_export_of(model: TrainedModel, description: Path, int8: bool = False) -> 
     """Whether a description says that its export has the weights of this model, in int8 or not."""
     try:
         content = json.loads(description.read_bytes())
-        return bool(content["model"] == model.digest and ("int8" in content) == int8)
+        same = content["model"] == model.digest and content["embedding"]["dim"] == model.dim
+        return bool(same and ("int8" in content) == int8)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

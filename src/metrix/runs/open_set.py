@@ -95,6 +95,11 @@ def measure_index(
     report: Report = ignore_report,
 ) -> MeasuredOpenSet:
     """Choose the threshold on the items of an index, each asked about without itself and without its class."""
+    if index.adapter is not None:
+        raise InvalidInput(
+            "--open-set: expected an index whose queries go through the model that made its items, got "
+            f"{index.folder}, which was upgraded to another; metrix upgrade chooses it, with labels"
+        )
     classes = EnrolledClasses.read(index.store, lambda done, of: report("reading classes", done, of))
     progress = lambda done, of: report("asking about items", done, of)  # noqa: E731
     answers = answer_items(index.store, classes, k, sample=LARGER_SAMPLE, seed=seed, progress=progress)

@@ -109,7 +109,7 @@ def write_threshold(model: TrainedModel, found: MeasuredThreshold) -> Path:
 def read_threshold(model: TrainedModel) -> Threshold | None:
     """The threshold that a run's folder has for its model; None if there is none, or it is of another model."""
     path = model.run.path / FILE
-    if not path.is_file():
+    if not model.is_whole or not path.is_file():  # it is of similarities of whole embeddings
         return None
     try:
         content = json.loads(path.read_bytes())

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix import data
+from metrix.core.prefixes import Prefixes, check_prefix
 from metrix.data import Dataset, Part
 from metrix.data.reading_ahead import read_ahead
 from metrix.data.shards import image_status
@@ -29,7 +30,7 @@ from metrix.machine.devices import choose_device, seed_cpu
 from metrix.model import Embedder
 from metrix.model.engines import TORCH, Engine, build_engine
 from metrix.model.mlp import MLP_BACKBONE
-from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE
+from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE, digest_weights
 from metrix.runs.embedding_blocks import BlocksInMemory, EmbeddingBlocks
 from metrix.runs.output import CannotWrite, write_output
 from metrix.train.batches import (
@@ -48,9 +49,13 @@ from metrix.train.whitening import whiten_head
 
 PARTS = ("test", "train", "all")
 FOLDER = "embeddings"
-READING = ("max_bad", "root", "follow_links")  # settings that a command may change for the images that it reads
+# settings that a command may change for the images that it reads
+READING = ("max_bad", "root", "follow_links", "image_column", "label_column")
 # what holds for the run's own data and not for other data
-OTHER_DATA = {"layout": None, "root": None, "follow_links": False, "holdout": 0.0}
+OTHER_DATA = {
+    **{"layout": None, "root": None, "follow_links": False, "image_column": None, "label_column": None},
+    "holdout": 0.0,
+}
 _KEY = "metrix_key"
 
 
@@ -61,6 +66,8 @@ def open_run(
     initial: bool = False,
     share: tuple[int, int] = (0, 1),
     reading: Mapping[str, Any] | None = None,
+    dim: int | None = None,
+    force_dim: bool = False,
 ) -> TrainedModel:
     """Open a finished run: its model, and the data that it was trained and measured on.
 
@@ -70,12 +77,14 @@ def open_run(
         initial: take the model before the first step, built again from the settings and the seed
         share: (rank, world size) of this process, if several processes embed the same data
         reading: other values for settings of how images are read, `READING`
+        dim: only so many numbers of each embedding, brought to unit length; all by default
+        force_dim: take a prefix that the model was not trained for
 
     Raises:
-        InvalidInput: there is no run at this path, or it is not finished
+        InvalidInput: there is no run at this path, it is not finished, or it was not trained for such a prefix
     """
     run = open_run_folder(Path(path))
-    model = TrainedModel(run, report, initial, share, reading)
+    model = TrainedModel(run, report, initial, share, reading, dim, force_dim)
     if not initial and not model.weights.is_file():
         raise InvalidInput(
             f"{path} has no trained model yet, because the run is not finished; resume it with metrix train "
@@ -107,6 +116,8 @@ class TrainedModel:
         initial: bool,
         share: tuple[int, int],
         reading: Mapping[str, Any] | None = None,
+        dim: int | None = None,
+        force_dim: bool = False,
     ) -> None:
         self.run, self.report, self.initial, self.share = run, report, initial, share
         self.reading = {key: value for key, value in (reading or {}).items() if value is not None}
@@ -114,16 +125,30 @@ class TrainedModel:
             raise unknown_choice("setting of how images are read", min(unknown), READING)
         self.weights = run.path / RUN_MODEL / WEIGHTS_FILE
         self._datasets: dict[str | None, Dataset] = {}
+        whole = run.config.model.dim
+        self.dim = whole if dim is None else check_prefix(dim, whole, self.trained_prefixes, force_dim)
 
     @cached_property
     def config(self) -> Config:
         """The settings of the run."""
         return self.run.config
 
+    @property
+    def trained_prefixes(self) -> tuple[int, ...]:
+        """The lengths of the prefixes that were trained, without the whole."""
+        model = self.run.config.model
+        return Prefixes.of(model.matryoshka).within(model.dim).dims if model.matryoshka else ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its embeddings are the whole ones, which the measures and thresholds of the run are of."""
+        return self.dim == self.run.config.model.dim
+
     @cached_property
     def embedder(self) -> Embedder:
         """The network in evaluation mode, loaded when it is first needed."""
         network = self._build_initial() if self.initial else Embedder.load(self.run.path)
+        network = network if self.is_whole else network.shorten(self.dim, force_dim=True)
         return network.to(choose_device()).eval()
 
     def _build_initial(self) -> Embedder:
@@ -160,15 +185,12 @@ class TrainedModel:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the weights."""
-        digest = hashlib.sha256()
         if self.initial:
+            digest = hashlib.sha256()
             for name, tensor in self.embedder.state_dict().items():
                 digest.update(name.encode() + tensor.cpu().numpy().tobytes())
             return digest.hexdigest()
-        with self.weights.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        return digest.hexdigest()
+        return digest_weights(self.weights)
 
     def open_data(self, spec: str | None = None) -> Dataset:
         """The run's own data, or the data `spec`, split with the run's settings."""
@@ -224,6 +246,8 @@ class TrainedModel:
         catalogue = dataset.catalogue
         images = images or fingerprint_images(dataset, part)
         digest = hashlib.sha256(f"{self.digest}|{images}|{self.config.data.image_size}".encode())
+        if not self.is_whole:
+            digest.update(f"|first {self.dim}".encode())
         if catalogue.root is not None:
             changed = [image_status(catalogue.file(i)).mtime_ns for i in part.indices.tolist()]
             digest.update(np.array(changed, dtype=np.int64).tobytes())
@@ -284,7 +308,7 @@ class TrainedModel:
             closing(read_ahead(still, batches, self.config.data.workers or None, hear)) as images,
         ):
             for number in missing:
-                found = [torch.empty(0, self.config.model.dim)]  # all of a block may be broken
+                found = [torch.empty(0, self.dim)]  # all of a block may be broken
                 broken.clear()
                 for piece in pieces[number]:
                     if len(batch := next(images)):
@@ -306,6 +330,7 @@ class TrainedModel:
         labels = np.array(part.class_names)[part.labels.numpy()]
         stem = f"{name}-initial" if self.initial else name
         stem = stem if spec is None else f"{stem}-{images[:12]}"
+        stem = stem if self.is_whole else f"{stem}-first-{self.dim}"
         kept = self.run.path / FOLDER / f"{stem}.safetensors"
         vectors = _read_kept(kept, key)
         if vectors is None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from metrix.errors import InvalidInput, ShapeError
 from metrix.messages import first_few
 from metrix.search.description import Description
-from metrix.search.generations import next_generation, switch_generation
-from metrix.search.items import Items, read_table_of, same_columns
+from metrix.search.generations import next_generation, switch_generation, write_items
+from metrix.search.items import Items, chained, read_table_of, same_columns
 from metrix.search.stores import Store
 
 
@@ -38,6 +38,7 @@ def change_items(
     batches: Callable[[], Iterable[Items]],
     delete: Sequence[Any] = (),
     skipped: int = 0,
+    mapped: int = 0,
     new_only: bool = False,
 ) -> None:
     """Take away `delete`, and put the items in `batches`, of these ids, into an index; see `Index.add` and `update`."""
@@ -57,6 +58,8 @@ def change_items(
     generation = next_generation(folder, before)
     place = store.change(folder, generation, (_fit(store, items) for items in batches()), gone)
     update = {"generation": generation, "place": place, "count": count, "skipped": before.skipped + skipped}
+    if mapped and before.adapter is not None:
+        update["adapter"] = before.adapter.model_copy(update={"mapped": before.adapter.mapped + mapped})
     measure = before.place.get("codes") != place.get("codes")
     switch_generation(folder, before.model_copy(update=update), before, measure)
 
@@ -71,6 +74,35 @@ def change_columns(
     place, types = store.set_columns(folder, generation, rows, table)
     update = {"generation": generation, "place": place, "columns": types}
     switch_generation(folder, before.model_copy(update=update), before, measure=False)
+
+
+class ItemsChangedError(Exception):
+    """Other items are in an index than those that were prepared."""
+
+
+def change_vectors(
+    folder: Path, store: Store, before: Description, replace: Callable[[Items], Items | None], **about: Any
+) -> None:
+    """Switch to other vectors of all items at once; see `Index.replace_vectors`. `about` is for the description.
+
+    Raises:
+        ItemsChangedError: by `replace`; the index stays as it is.
+    """
+    generation = next_generation(folder, before)
+    found = (replace(items) for _, items in store.scan())
+    batches = (items for items in found if items is not None)
+    first = next(batches, None)
+    if first is None:
+        raise InvalidInput("items: expected at least one to stay, got none; an index cannot be empty")
+    settings, address = store.settings.fitting(len(store)), "faiss"
+    if before.store == "milvus":
+        uri = str(before.place["uri"])
+        address = f"milvus:{uri if '://' in uri else folder / uri}"
+    place, count = write_items(
+        address, folder, generation, chained(first, batches), before.kind, settings, before.count
+    )
+    update = {"generation": generation, "place": place, "dim": first.dim, "count": count or 0, "recall": None, **about}
+    switch_generation(folder, before.model_copy(update=update), before)
 
 
 def scan_below(store: Store, root: str | None, other: str | None) -> Iterator[Items]:

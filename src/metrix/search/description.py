@@ -20,6 +20,8 @@ from metrix.files import write_json
 FORMAT = "metrix.index"
 VERSION = 3
 FILE = "description.json"
+SEVERAL_FILES = ("vectors", "items", "sketch")  # keys of `place` with a list of names
+LONGEST_NAME = 255  # bytes of the name of a file
 ROUNDING = 1e-6  # below 1, of the cosines of vectors that only differ by rounding
 
 
@@ -49,6 +51,11 @@ class Fingerprint(_Strict):
     dim: int = Field(ge=1)
     run: str | None = None  # the folder of the run, where it was when the index was built
     engine: VectorEngine = VectorEngine()
+    compatible_with: str | None = None  # digest of the model whose indexes its vectors may query
+
+    def may_be_queried_by(self, other: Fingerprint) -> bool:
+        """Whether vectors of another model, trained to be compatible with this one, may query its vectors."""
+        return other.compatible_with == self.digest and other.dim == self.dim
 
     def require(self, other: Fingerprint) -> None:
         """An error if vectors of the other model cannot be compared with those of this one."""
@@ -110,6 +117,32 @@ class OpenSet(_Strict):
     classes: int = Field(ge=0)
 
 
+class BeforeUpgrade(_Strict):
+    """What an index had before its queries went through another model, to take that back."""
+
+    model: Fingerprint  # that made the vectors of the items
+    threshold: Threshold | None = None
+    open_set: OpenSet | None = None
+
+
+class IndexAdapter(_Strict):
+    """The map from vectors of the model that queries go through to those of the model that made the items."""
+
+    kind: str
+    file: str  # in the folder of the index
+    pairs: int = Field(ge=0)  # images that it was fitted on
+    measured: dict[str, Any] = {}  # on held-out pairs: see `metrix.retrieve.adapter_measures`
+    mapped: int = Field(default=0, ge=0)  # images that were added through it
+    before: BeforeUpgrade
+
+    @field_validator("file")
+    @classmethod
+    def _plain_name(cls, file: str) -> str:
+        if PurePosixPath(file).name != file or "\\" in file:
+            raise ValueError(f"file leads out of the index: {file!r}")
+        return file
+
+
 class Description(_Strict):
     """What an index says of itself."""
 
@@ -128,10 +161,16 @@ class Description(_Strict):
     relative_run: str | None = None  # the folder of the model's run, seen from the index
     follow_links: bool = False  # images may be outside the root, through symbolic links
     data: str | None = None  # the embedded dataset that the images are of, if they are not files
-    model: Fingerprint | None = None
+    model: Fingerprint | None = None  # that queries go through
+    adapter: IndexAdapter | None = None  # where another one made the items
     threshold: Threshold | None = None
     open_set: OpenSet | None = None
     recall: float | None = None  # measured recall of an approximate index against exact search
+
+    @property
+    def model_of_items(self) -> Fingerprint | None:
+        """The model that made the vectors."""
+        return self.model if self.adapter is None else self.adapter.before.model
 
     @property
     def examples(self) -> str:
@@ -141,7 +180,7 @@ class Description(_Strict):
     @field_validator("place")
     @classmethod
     def _plain_names(cls, place: dict[str, str | int | list[str]]) -> dict[str, str | int | list[str]]:
-        for key, several in (("vectors", True), ("items", True), ("codes", False), ("lists", False)):
+        for key, several in (*((key, True) for key in SEVERAL_FILES), ("codes", False), ("lists", False)):
             if key not in place:
                 continue
             names = place[key] if several else [place[key]]
@@ -150,6 +189,8 @@ class Description(_Strict):
             for name in names:
                 if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
                     raise ValueError(f"{key} leads out of the index: {name!r}")
+                if "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
+                    raise ValueError(f"{key}: expected a name that a file can have, got {name[:80]!r}")
         return place
 
     def write(self, folder: Path) -> None:
@@ -171,6 +212,7 @@ class Description(_Strict):
             raise DataError(f"{folder}: expected an index, a folder with {FILE}, got {what}; build one: metrix index")
         try:
             content: Any = json.loads(path.read_bytes())
+            json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair could not be written again
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: expected JSON, got a damaged file ({error}); build the index anew") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -193,7 +235,7 @@ class Description(_Strict):
     def _located(self, folder: Path) -> Description:
         """The same with images and run where they are as seen from the index, if they are there."""
         root, run = (
-            None if place is None or not (folder / place).is_dir() else str((folder / place).resolve())
+            None if place is None or not os.path.isdir(folder / place) else str((folder / place).resolve())
             for place in (self.relative_root, self.relative_run)
         )
         changed: dict[str, Any] = {} if root is None else {"root": root}
@@ -213,9 +255,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     """What an index says of itself, for people and scripts, without opening its store."""
     description = Description.read(folder)
     files = [
-        folder / str(name)
-        for key in ("vectors", "items", "codes", "lists")
-        for name in _names(description.place.get(key))
+        folder / str(name) for key in (*SEVERAL_FILES, "codes", "lists") for name in _names(description.place.get(key))
     ]
     changed = (folder / FILE).stat().st_mtime
     return {

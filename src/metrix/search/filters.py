@@ -76,8 +76,20 @@ def read_filter(texts: Sequence[str], column_types: Mapping[str, str]) -> Filter
     >>> read_filter(["price<10"], {"price": "number"})
     Condition(column='price', operator='<', value=10.0)
     """
-    parts = tuple(_Reader(text, column_types).read() for text in texts)
+    given = [texts] if isinstance(texts, str) else texts
+    parts = tuple(_Reader(text, column_types).read() for text in given)
     return parts[0] if len(parts) == 1 else AllOf(parts)
+
+
+def count_conditions(condition: Filter) -> int:
+    """How many comparisons a filter makes with each item.
+
+    >>> count_conditions(read_filter(["price<10 or not price<20"], {"price": "number"}))
+    2
+    """
+    if isinstance(condition, Condition):
+        return 1
+    return sum(map(count_conditions, (condition.part,) if isinstance(condition, Not) else condition.parts))
 
 
 def write_value(value: Value) -> str:

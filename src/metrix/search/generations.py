@@ -20,8 +20,9 @@ from metrix.search.description import FILE, Description
 from metrix.search.faiss_files import FILE_NAME, files_of, write_generation
 from metrix.search.faiss_store import FaissStore
 from metrix.search.items import Items, chained
-from metrix.search.recall import measure_recall
+from metrix.search.recall import find_true_neighbours, recall_of
 from metrix.search.settings import Settings
+from metrix.search.sketches import REACHED_K
 from metrix.search.stores import Store
 
 LOCK = ".lock"
@@ -118,13 +119,22 @@ def switch_generation(
     try:
         found: dict[str, Any] = {"count": len(made)}
         if measure:
-            found["recall"] = None if made.kind == "exact" else measure_recall(made)
+            found |= _measure_codes(made, description.place)
     finally:
         made.close()
     description = description.model_copy(update=found)
     description.write(folder)
-    _tidy(folder, description, before)
+    tidy(folder, description, before)
     return description
+
+
+def _measure_codes(made: Store, place: Mapping[str, Any]) -> dict[str, Any]:
+    """The recall of an approximate store, once it is known how far it has to search; None of an exact one."""
+    if made.kind == "exact" or len(made) < 2:
+        return {"recall": None if made.kind == "exact" else 1.0}
+    known = find_true_neighbours(made, min(REACHED_K, len(made) - 1))
+    chosen = made.choose_reach(known) if isinstance(made, FaissStore) else {}
+    return {"place": {**place, **chosen}, "recall": recall_of(made, known)}
 
 
 def open_store(folder: Path, description: Description, counted: bool = True) -> Store:
@@ -196,9 +206,9 @@ def require_index_folder(folder: Path) -> None:
         )
 
 
-def _tidy(folder: Path, now: Description, before: Description | None) -> None:
+def tidy(folder: Path, now: Description, before: Description | None) -> None:
     """Remove files of other generations, also what a killed writer left, and a collection that was replaced."""
-    kept = set(files_of(now.place))
+    kept = {*files_of(now.place), *([] if now.adapter is None else [now.adapter.file])}
     for path in folder.iterdir():
         if FILE_NAME.fullmatch(path.name) and path.name not in kept:
             with contextlib.suppress(PermissionError):  # Windows: another process has it mapped; a later writer does

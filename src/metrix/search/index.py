@@ -24,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError, check_integer, unknown_choice
-from metrix.search.changing import change_columns, change_items, require_known_ids, scan_below
-from metrix.search.description import Description, Fingerprint, OpenSet, Threshold
+from metrix.search.adapters import FittedAdapter
+from metrix.search.adapting import keep_adapter, open_adapter
+from metrix.search.changing import change_columns, change_items, change_vectors, require_known_ids, scan_below
+from metrix.search.description import Description, Fingerprint, IndexAdapter, OpenSet, Threshold
 from metrix.search.faiss_store import FaissStore
 from metrix.search.filters import read_filter
 from metrix.search.generations import check_store, create_index, hold_for_writing, open_store
@@ -44,6 +46,7 @@ class Index:
 
     def __init__(self, store: Store, description: Description, folder: Path | None = None) -> None:
         self.store, self.description, self.folder = store, description, folder
+        self.adapter = open_adapter(folder, description)
         self._root: str | None = None  # that the user gave, of images that have moved
 
     @classmethod
@@ -219,11 +222,12 @@ class Index:
         rerank: int = 0,
         model: Fingerprint | None = None,
         own: Sequence[int] | None = None,
+        adapted: bool = False,
     ) -> Hits:
         """The k nearest items of each query by cosine, with their columns; fewer if a filter keeps fewer.
 
         Args:
-            queries: vectors (q, d), in any scale.
+            queries: vectors (q, d) of the model that the index names, in any scale.
             k: how many.
             where: filters such as `label=cat` or `price<10 or label in (cat, dog)`, all of which an item has to meet.
             exclude: an id for each query that it must not find, as its own; None for none.
@@ -232,18 +236,36 @@ class Index:
                 new order.
             model: the model of the queries, checked against that of the index.
             own: as `exclude`, by row, -1 for none: for items that were looked up by `find`.
+            adapted: the queries are vectors of items, or went through `adapt` already. It matters where the index was
+                upgraded to another model than made its items.
         """
         if model is not None:
             self.require_model(model)
         check_integer("k", k, 1)
         check_integer("expand", expand, 0)
         check_integer("rerank", rerank, 0)
-        unit = unit_vectors(queries, "queries")
+        unit = unit_vectors(queries, "queries") if adapted else self.adapt(queries)
         if unit.shape[1] != self.dim:
             raise ShapeError(f"queries: expected dimension {self.dim}, as the index has, got {unit.shape[1]}")
         chosen = read_filter(where, self.columns)
         left_out = rows_of_own(self.store, exclude, own, len(unit))
         return Hits.look_up(search_store(self.store, unit, int(k), chosen, left_out, expand, alpha, rerank), self.store)
+
+    @property
+    def query_dim(self) -> int:
+        """The number of entries of a query: d, unless another model made the items."""
+        return self.dim if self.adapter is None else self.adapter.new_dim
+
+    def adapt(self, queries: object) -> NDArray[np.float32]:
+        """Unit vectors of queries as the model that made the items would have them: see `metrix upgrade`."""
+        return unit_vectors(queries, "queries") if self.adapter is None else self.adapter(queries)
+
+    def prepare(self) -> None:
+        """Make now what speeds up exact search for single queries, in memory; else it is made after some of them.
+
+        A byte for each entry of the vectors, where that is at most 1 GB; answers stay the same.
+        """
+        self.store.prepare()
 
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there; rows hold until the index is changed or opened again."""
@@ -267,24 +289,39 @@ class Index:
         if self.description.model is not None:
             self.description.model.require(model)
 
+    def require_query_model(self, model: Fingerprint) -> None:
+        """An error unless vectors of this model may query the index: of its own model, or one compatible with it."""
+        own = self.description.model
+        if own is not None and not own.may_be_queried_by(model):
+            own.require(model)
+
     def measure_recall(self, k: int = 10, sample: int | None = None, seed: int = 0) -> float:
         """The share of the true k nearest neighbours that `search` finds, over a sample of the items."""
         return measure_recall(self.store, k, sample, seed)
 
     def save(self, folder: str | os.PathLike[str]) -> Index:
         """Write the index to a folder and open that; everything or nothing, as with `create`."""
-        kept = ("model", "root", "data", "follow_links", "skipped", "threshold", "open_set")
+        kept = ("root", "data", "follow_links", "skipped", "threshold", "open_set")
         about = {name: getattr(self.description, name) for name in kept}
+        if (record := self.description.adapter) is not None:
+            about |= {"threshold": record.before.threshold, "open_set": record.before.open_set}
         batches = (items for _, items in self.store.scan())
-        return Index.create(folder, batches, self.kind, settings=self.store.settings, **about)
+        model = self.description.model_of_items
+        made = Index.create(folder, batches, self.kind, model=model, settings=self.store.settings, **about)
+        now = self.description
+        if self.adapter is not None and record is not None and now.model is not None:
+            made.keep_adapter(self.adapter, record, now.model, now.threshold, now.open_set)
+        return made
 
-    def add(self, items: Items, skipped: int = 0) -> None:
-        """Add items under ids that are not there yet."""
-        self._change(items.ids.to_pylist(), lambda: in_batches(items, SCAN_ROWS), skipped=skipped, new_only=True)
+    def add(self, items: Items, skipped: int = 0, mapped: int = 0) -> None:
+        """Add items under ids that are not there yet; `mapped` of them went through the adapter, for the record."""
+        about = {"skipped": skipped, "mapped": mapped}
+        self._change(items.ids.to_pylist(), lambda: in_batches(items, SCAN_ROWS), new_only=True, **about)
 
-    def update(self, items: Items, skipped: int = 0) -> None:
+    def update(self, items: Items, skipped: int = 0, mapped: int = 0) -> None:
         """Replace the items under these ids; those that are not there are added."""
-        self._change(items.ids.to_pylist(), lambda: in_batches(items, SCAN_ROWS), skipped=skipped)
+        about = {"skipped": skipped, "mapped": mapped}
+        self._change(items.ids.to_pylist(), lambda: in_batches(items, SCAN_ROWS), **about)
 
     def delete(self, ids: Sequence[Any]) -> None:
         """Take items away; an id that is not there is an error."""
@@ -303,14 +340,56 @@ class Index:
         with self._changing() as folder:
             self.description.model_copy(update={"open_set": found}).write(folder)
 
+    def keep_adapter(
+        self,
+        adapter: FittedAdapter,
+        record: IndexAdapter,
+        model: Fingerprint,
+        threshold: Threshold | None = None,
+        open_set: OpenSet | None = None,
+    ) -> None:
+        """Let queries go through another model and an adapter; the vectors of the items stay as they are.
+
+        Args:
+            adapter: maps its vectors to those of the items.
+            record: what is remembered of it, and of what was before; its `file` is chosen here.
+            model: that queries go through from now on.
+            threshold, open_set: for its queries.
+        """
+        with self._changing() as folder:
+            keep_adapter(folder, self.description, adapter, record, model, threshold=threshold, open_set=open_set)
+
+    def replace_vectors(
+        self,
+        model: Fingerprint,
+        replace: Callable[[Items], Items | None],
+        *,
+        skipped: int = 0,
+        threshold: Threshold | None = None,
+        open_set: OpenSet | None = None,
+    ) -> None:
+        """Give all items vectors of another model, in one step; ids and columns stay.
+
+        Args:
+            model: that made them, and that queries go through from now on; an adapter is no longer needed.
+            replace: the same items with new vectors, perhaps fewer or none; called for some at a time.
+            skipped: how many `replace` leaves out, for the record.
+            threshold, open_set: for the new model.
+        """
+        with self._changing() as folder:
+            about: dict[str, Any] = {"model": model, "adapter": None, "threshold": threshold, "open_set": open_set}
+            about["skipped"] = self.description.skipped + skipped
+            change_vectors(folder, self.store, self.description, replace, **about)
+
     def merge(self, other: Index) -> None:
         """Add the items of another index of the same model.
 
         Where its root is a folder below this one's, its ids get that folder in front.
         """
-        if self.description.model is not None and other.description.model is not None:
-            self.description.model.require(other.description.model)
-            self.description.model.require_engine(other.description.model.engine)
+        mine, its = self.description.model_of_items, other.description.model_of_items
+        if mine is not None and its is not None:
+            mine.require(its)
+            mine.require_engine(its.engine)
         roots = self.description.root, other.description.root
         ids = [one for items in scan_below(other.store, *roots) for one in items.ids.to_pylist()]
         self._change(ids, lambda: scan_below(other.store, *roots), new_only=True)
@@ -326,7 +405,11 @@ class Index:
             self._reload(self.folder)
 
     def _change(self, ids: Sequence[Any], batches: Callable[[], Iterable[Items]], **options: Any) -> None:
+        embedded_for = self.description.model_of_items
         with self._changing() as folder:
+            made_by = self.description.model_of_items
+            if ids and embedded_for is not None and made_by is not None and made_by.digest != embedded_for.digest:
+                raise InvalidInput(f"{folder}: its items were replaced by those of another model; repeat the command")
             change_items(folder, self.store, self.description, ids, batches, **options)
 
     def _reload(self, folder: Path) -> None:
@@ -338,3 +421,4 @@ class Index:
                 require_known_address(str(current.place.get("uri")), folder, None)
             self.store.close()
             self.description, self.store = current, open_store(folder, current)
+            self.adapter = open_adapter(folder, current)

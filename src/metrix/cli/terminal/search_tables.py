@@ -46,11 +46,20 @@ def build_info_table(path: Path, info: Mapping[str, Any]) -> Table:
     if model is not None:
         rows |= {"model": f"{model['digest'][:12]} ({model['run'] or 'run unknown'})", "view": model["view"]}
         rows["embedded by"] = model["engine"]["file"] or model["engine"]["name"]
+    if (adapter := info["adapter"]) is not None:
+        made_by = adapter["before"]["model"]
+        rows["items by"] = f"{made_by['digest'][:12]} ({made_by['run'] or 'run unknown'})"
+        rows["adapter"] = f"{adapter['kind']}, fitted on {count(adapter['pairs'], 'image')}"
+        rows |= {"added through it": f"{adapter['mapped']:,}"} if adapter["mapped"] else {}
     rows |= {"dimension": info["dim"], "kind": info["kind"], "store": info["store"]}
     if info["store"] == "milvus":
         rows["collection"] = f"{info['place'].get('collection')} in {info['place'].get('uri')}"
     if info["recall"] is not None:
         rows["recall@10 against exact"] = f"{100 * info['recall']:.2f} %"
+    if info["place"].get("reach"):
+        rows["a search compares"] = (
+            f"a bit per entry of all, then the bytes of {info['place']['reach']:,} or more items"
+        )
     rows["columns"] = first_few([f"{name} ({kind})" for name, kind in info["columns"].items()], 10) or "none"
     rows["root"] = info["root"] or info["data"] or "none: vectors"
     rows["bytes"] = f"{info['bytes']:,}" if info["store"] == "faiss" else "in the store"

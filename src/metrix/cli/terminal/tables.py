@@ -52,6 +52,8 @@ def _describe(result: Evaluation) -> list[str]:
         f"{retrieval.queries:,} queries of {count(retrieval.classes, 'class')} in a gallery of "
         f"{retrieval.gallery_size:,} of {count(retrieval.gallery_classes, 'class')}"
     ]
+    if "dim_of_whole" in result.about:
+        lines.append(f"the first {result.about['dim']} of {result.about['dim_of_whole']} numbers of each embedding")
     one = result.examples.removesuffix("s")
     if alone := retrieval.left_out - retrieval.only_in_own_sequence:
         why = f"the only {one} of their class" if "labels" not in result.about else f"without another {one} that counts"
@@ -67,6 +69,25 @@ def _describe(result: Evaluation) -> list[str]:
     if result.clustering is None:
         lines.append("NMI and AMI were not computed; --clustering computes them")
     return lines
+
+
+def build_prefix_table(result: Evaluation) -> Table:
+    """Build a table of the trained prefixes of the embeddings, beside the whole."""
+    whole, dim = result.retrieval, result.about["dim"]
+    first = find_metric("recall@1").key_at(whole.ks[0])
+    names = [first, find_metric("map@r").key]
+    shown = metric_name(first)
+    table = Table(title="Trained prefixes of the embedding, %", caption_justify="left")
+    table.caption = f"difference: of {shown} to the whole, in points, with the interval of a paired bootstrap"
+    for name in ("numbers", *map(metric_name, names), "difference", "interval"):
+        table.add_column(name, justify="right")
+    for one in result.prefixes:
+        d = one.difference[first]
+        values = (f"{100 * one.retrieval.means[name]:.2f}" for name in names)
+        interval = f"{100 * d.low:+.2f} to {100 * d.high:+.2f}"
+        table.add_row(f"{one.dim}", *values, f"{100 * d.difference:+.2f}", interval)
+    table.add_row(f"{dim}, the whole", *(f"{100 * whole.means[name]:.2f}" for name in names), "", "")
+    return table
 
 
 def build_refinement_table(result: Evaluation) -> Table:
