@@ -25,9 +25,12 @@ RESULTS, RUNS = HERE.parent / "results.md", HERE / "runs.md"
 PICTURES = HERE.parent / "pictures"
 FIGURE = PICTURES / "gain-by-classes.svg"
 CURVES = PICTURES / "fitting-cars.svg"
+DISTILLED = PICTURES / "distil.svg"
+LENGTHS = PICTURES / "lengths.svg"
 FIGURE_TABLES = {  # table: label in the figure
     "glyphs-classes": "glyphs, multi-similarity",
 }
+LENGTH_TABLES = {"glyphs-lengths": "glyphs", "omniglot-lengths": "Omniglot"}  # table: title of the panel
 
 
 @dataclass
@@ -167,6 +170,65 @@ def draw_curves(path: Path = CURVES) -> None:
     plt.close(figure)
 
 
+def draw_lengths(rows: list[Row], path: Path = LENGTHS) -> None:
+    """Recall@1 by length of training, clean and mixed, and the gain by how far the clean loss fits its classes."""
+    plt = _pyplot()
+    figure, all_axes = plt.subplots(1, len(LENGTH_TABLES) + 1, figsize=(9.6, 3.1), layout="constrained")
+    last = all_axes[-1]
+    for axes, (table, title), marker in zip(all_axes[:-1], LENGTH_TABLES.items(), "os", strict=True):
+        inside = {(row.method.split(",")[0], find_steps(row)): row for row in rows if row.table == table}
+        lengths = sorted({steps for _, steps in inside})
+        for method, colour in (("clean", "C0"), ("feature", "C1")):
+            means = [SeedDifferences(tuple(inside[method, steps].values("recall@1"))) for steps in lengths]
+            style = {"marker": marker, "markersize": 4, "capsize": 3, "linewidth": 1.3, "color": colour}
+            axes.errorbar(lengths, [m.mean for m in means], yerr=[m.margin for m in means], label=method, **style)
+        gains = [gain(inside["feature", steps], rows) for steps in lengths]
+        fits = [100 * statistics.fmean(inside["clean", steps].values("training_map@r")) for steps in lengths]
+        points = [(fit, one.mean, one.margin) for fit, one in zip(fits, gains, strict=True) if one is not None]
+        x, mean, margin = zip(*points, strict=True)
+        last.errorbar(x, mean, yerr=margin, fmt=marker, markersize=4, capsize=3, color="C2", label=title, mfc="none")
+        axes.set_xscale("log")
+        axes.set_xticks(lengths, [f"{steps:,}" for steps in lengths], fontsize=8)
+        axes.minorticks_off()
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("steps of training")
+    all_axes[0].set_ylabel("Recall@1, %, unseen classes")
+    all_axes[0].legend(frameon=False, loc="lower right")
+    last.axhline(0, color="0.6", linewidth=1)
+    last.axvline(95, color="0.6", linewidth=1, linestyle=":")
+    last.set_title("gain of mixup, points", fontsize=10)
+    last.set_xlabel("MAP@R of training classes, clean, %")
+    last.legend(frameon=False, loc="lower right")
+    for axes in all_axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def find_steps(row: Row) -> int:
+    """The length of training that the name of a method ends with, as in `clean, 1,000 steps`."""
+    return int(row.method.removesuffix(" steps").partition(", ")[2].rpartition(" ")[2].replace(",", ""))
+
+
+def draw_distillation(path: Path = DISTILLED) -> None:
+    """Recall@1 of teacher and students, with 95 % intervals over classes; a point for each seed."""
+    with (HERE / "distil.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    names = list(dict.fromkeys(line["run"] for line in lines))
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(6.4, 0.7 + 0.36 * len(names)), layout="constrained")
+    for line in lines:
+        value, low, high = (float(line[key]) for key in ("recall@1", "low", "high"))
+        at = names.index(line["run"]) + 0.16 * int(line["seed"])
+        axes.errorbar(value, at, xerr=[[value - low], [high - value]], marker="o", markersize=4, capsize=3, color="C0")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("Recall@1, %, on classes never seen in training")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
 def _pyplot() -> Any:
     import matplotlib
 
@@ -190,9 +252,10 @@ def fill_page(text: str, rows: list[Row]) -> str:
         if match["name"] not in known:
             raise ValueError(f"{match['name']}: no measured run has this table; it is one of: {', '.join(known)}")
         table = write_gains(match["name"], rows) if match["short"] else write_table(match["name"], rows)
-        return f"{match['mark']}{table}\n"
+        return f"{match['mark']}{table}\n\n"  # without the empty line, what follows would be of the table
 
-    return re.sub(r"(?P<mark><!-- (?P<short>gains of )?(?P<name>[a-z-]+) -->\n\n)(\|.*\n)*", write, text)
+    pattern = r"(?P<mark><!-- (?P<short>gains of )?(?P<name>[a-z-]+) -->\n\n)(\|.*\n)*\n*"
+    return re.sub(pattern, write, text).rstrip("\n") + "\n"
 
 
 if __name__ == "__main__":
@@ -201,4 +264,7 @@ if __name__ == "__main__":
         page.write_text(fill_page(page.read_text("utf-8"), measured), "utf-8")
     draw_figure(measured)
     draw_curves()
-    print(f"docs/{RESULTS.name}, docs/measured/{RUNS.name}; docs/pictures/{FIGURE.name}, {CURVES.name}")
+    draw_lengths(measured)
+    draw_distillation()
+    drawn = ", ".join(path.name for path in (FIGURE, CURVES, LENGTHS, DISTILLED))
+    print(f"docs/{RESULTS.name}, docs/measured/{RUNS.name}; docs/pictures/{drawn}")

@@ -1,8 +1,9 @@
 """Every code block of README, CONTRIBUTING and docs runs: Python as it stands, commands on tiny data.
 
 The blocks of a page run in order in one namespace and one folder, which has what the commands speak of: photos/ (a
-folder of class folders), runs/a, runs/b and runs/2026-… (finished runs). `metrix train` is run with --print-config, and
-what takes long or serves until it is stopped (`metrix demo`, `reproduce`, `serve`, `explore`, `doctor`) is only parsed; every other command is really run.
+folder of class folders), runs/a, runs/b and runs/2026-… (finished runs). `metrix train` and `distil` are run with
+--print-config, and what takes long or serves until it is stopped (`metrix demo`, `reproduce`, `serve`, `explore`, `label`,
+`doctor`) is only parsed; every other command is really run.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def commands_of(text: str) -> list[list[str]]:
 
 def takes_long(arguments: list[str]) -> bool:
     """Whether a command trains for minutes, serves until it is stopped, or is about a run elsewhere."""
+    if arguments[0] == "label":
+        return not {"--list", "--json", "--manifest"} & set(arguments)
     return arguments[0] in ("demo", "reproduce", "tune", "serve", "explore", "doctor") or (
         "--resume" in arguments and not arguments[-1].startswith("runs/")
     )
@@ -82,6 +85,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("page", PYTHON)
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning")  # of Lightning's own doing
 def test_python(page: str, reader_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader_folder)
     torch.manual_seed(0)
@@ -104,7 +108,7 @@ def test_python(page: str, reader_folder: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("arguments", [c for c in COMMANDS if not takes_long(c)], ids=" ".join)
 def test_command(arguments: list[str], reader_folder: Path, metrix: Metrix, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader_folder)
-    more = ("--print-config",) if arguments[0] == "train" and "--resume" not in arguments else ()
+    more = ("--print-config",) if arguments[0] in ("train", "distil") and "--resume" not in arguments else ()
     outcome = metrix(*arguments, *more)
     assert outcome.code == 0, outcome.err
     assert outcome.out or outcome.err

@@ -56,6 +56,9 @@ def test_the_tables_of_a_page_are_written_anew(tables: ModuleType) -> None:
     filled = tables.fill_page(page, rows)
     assert filled == f"before\n\n<!-- t -->\n\n{tables.write_table('t', rows)}\n\nafter | this\n"
     assert tables.fill_page(filled, rows) == filled
+    assert (
+        tables.fill_page("<!-- t -->\n\nafter\n", rows) == f"<!-- t -->\n\n{tables.write_table('t', rows)}\n\nafter\n"
+    )
     with pytest.raises(ValueError, match="u: no measured run has this table"):
         tables.fill_page("<!-- u -->\n\n", rows)
 
