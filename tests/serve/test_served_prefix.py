@@ -19,6 +19,7 @@ from metrix.serve.api import build_service
 from metrix.serve.limits import Limits
 from metrix.serve.state import ServedIndex
 from tests.photos import write_photos
+from tests.rounding import up_to_rounding
 from tests.serve.test_service import client_of
 from tests.trained_runs import own_copy
 
@@ -48,15 +49,7 @@ def ask(client: TestClient, photo: Path, number: Any) -> list[Any]:
         client.get(f"/items/{ONE}", params={"vector": True}),
     ]
     assert [one.status_code for one in answers] == [200] * len(answers)
-    return [round_numbers({**one.json(), "generation": number}) for one in answers]
-
-
-def round_numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: round_numbers(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [round_numbers(one) for one in value]
-    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+    return [up_to_rounding({**one.json(), "generation": number}) for one in answers]
 
 
 def test_the_answers_are_those_of_an_index_of_the_prefix(folder: Path) -> None:
