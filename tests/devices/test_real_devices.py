@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from metrix import Metrix, MetrixWarning
-from metrix.train import Config, train
 from tests.devices.conftest import PRESENT
 from tests.losses_table import LITERAL, LITERAL_WITH_KINDS, TABLE, WITH_KINDS
 from tests.parity import batches
@@ -114,16 +111,3 @@ def test_laws(name, kind, seed, device):
     assert_equal(differentiate(objective.mixed(x[order], labels[order], reordered), [x]), first, near(name, device))
     if kind in ("pos-pos", "neg-neg"):
         assert_equal(differentiate(objective.mixed(x, labels, (1 - lam).T), [x]), first, near(name, device))
-
-
-def test_training(small: Config, tmp_path: Path, device: torch.device) -> None:
-    """A few steps end near the weights of the CPU, and the run is measured on the device."""
-    config = small.with_values({"mixup": ("feature",), "max_steps": 3, "precision": "32-true", "deterministic": True})
-    runs = [
-        train(config.with_values({"device": name}), tmp_path / f"{name} {k}")
-        for k, name in enumerate(("cpu", device.type))
-    ]
-    here, there = (load_file(run.model / "model.safetensors") for run in runs)
-    for name, expected in here.items():
-        torch.testing.assert_close(there[name], expected, rtol=1e-3, atol=1e-3, msg=name)
-    assert runs[1].results is not None
