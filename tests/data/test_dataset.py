@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
+import signal
 from pathlib import Path
 
 import pytest
@@ -111,3 +114,22 @@ def test_parts_travel_to_other_processes(photos: Path, cache: str) -> None:
     part = data.open(photos, cache=cache).train
     copy = pickle.loads(pickle.dumps(part))
     assert all(torch.equal(part[n][0], copy[n][0]) for n in range(len(part)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="loader processes are not forked here")
+def test_a_signal_waits_until_all_loader_processes_are_started(train: data.Part, monkeypatch) -> None:
+    """A handler that raises would otherwise leave some of them half started."""
+    started: list[int | None] = []
+    start = multiprocessing.process.BaseProcess.start
+
+    def start_and_interrupt(process: multiprocessing.process.BaseProcess) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        start(process)
+        started.append(process.pid)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_interrupt)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        iter(data.loader(train, workers=2))
+    assert len(started) == 2
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -13,10 +13,11 @@ from metrix.data.cache import PixelCache, build_cache
 from metrix.data.catalogue import PARTS, Catalogue
 from metrix.data.checking import CheckReport, PartSummary, check
 from metrix.data.copies import Copy
-from metrix.data.dataset import Dataset, Part, loader
+from metrix.data.dataset import Dataset, Part
 from metrix.data.images import ImageError, load_image
 from metrix.data.item_seeds import Repeat
 from metrix.data.leaks import Leak
+from metrix.data.loading import loader
 from metrix.data.opening import open_dataset as open
 from metrix.data.opening import read_catalogue
 from metrix.data.samplers import BalancedSampler, BatchSampler, RandomSampler

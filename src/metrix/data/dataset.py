@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import signal
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +23,6 @@ from metrix.data.cache import PixelCache
 from metrix.data.catalogue import Catalogue
 from metrix.data.images import load_image
 from metrix.data.item_seeds import item_keys, seed_torch
-from metrix.data.samplers import BatchSampler
 from metrix.data.survey import Broken
 from metrix.data.transforms import BatchTransform, Transform
 from metrix.errors import DataError
@@ -226,67 +223,6 @@ class Dataset:
             file, box = self.catalogue.file(position), self.catalogue.box(position)
             array = np.array(load_image(file, box, self.short_side))
         return torch.from_numpy(array).permute(2, 0, 1)
-
-
-def loader(
-    part: Part, sampler: BatchSampler | None = None, *, batch_size: int = 256, workers: int = 0, pinned: bool = False
-) -> torch.utils.data.DataLoader[Any]:
-    """A DataLoader of (images, labels).
-
-    Args:
-        part: the images; its transform must give all of them one size.
-        sampler: chooses the batches. Without one, all images come in order.
-        batch_size: without a sampler, the number of images in a batch.
-        workers: number of loader processes; 0 loads in this one.
-        pinned: put batches into memory from which a GPU copies while the host goes on.
-
-    >>> from metrix import data
-    >>> part = data.open("glyphs-mini").test.with_transform(data.GlyphTransform.still())
-    >>> images, labels = next(iter(loader(part, batch_size=8)))
-    >>> images.shape
-    torch.Size([8, 1, 28, 28])
-    """
-    # DataLoader draws a seed when an iteration starts: from a generator of its own, not from the global one.
-    common: dict[str, Any] = {
-        "num_workers": workers,
-        "pin_memory": pinned,
-        "persistent_workers": workers > 0,
-        "generator": torch.Generator(),
-        "worker_init_fn": _ignore_signals if workers > 0 else None,
-    }
-    batches = _Batches(part)
-    if sampler is not None:
-        return torch.utils.data.DataLoader(batches, batch_sampler=sampler, collate_fn=_identity, **common)
-    return torch.utils.data.DataLoader(batches, batch_size=batch_size, collate_fn=_identity, **common)
-
-
-class _Batches(torch.utils.data.Dataset[Any]):
-    """A part that returns stacked batches, which saves DataLoader from copying each of them."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.part[index]
-
-    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        return self.part.batch(indices)
-
-
-def _ignore_signals(worker: int) -> None:
-    """Leave Ctrl-C and SIGTERM, which a whole process group receives, to the main process.
-
-    A loader process ends when the main process does, or when it is told to through its queue.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 def _shared_zero() -> Tensor:
