@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,17 +19,19 @@ import pytest
 
 from metrix.core.spaces import LogUniform, OneOf, Uniform, WholeNumber
 from metrix.errors import InvalidInput
+from metrix.experiments.cells import CellStore
 from metrix.experiments.tuning import budget
 from metrix.experiments.tuning.budget import CostModel, fit_budget, fit_folds
-from metrix.experiments.tuning.conclusion import narrow
-from metrix.experiments.tuning.finals import Contrast, compare_winners, find_winners, reference_of
+from metrix.experiments.tuning.conclusion import conclude, narrow
+from metrix.experiments.tuning.finals import Contrast, compare_winners, find_winners, reference_of, train_winners
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_method, parse_methods
 from metrix.experiments.tuning.result import StudyResult
 from metrix.experiments.tuning.running import StudyWatcher, work_on
 from metrix.experiments.tuning.spaces import apply_settings, build_space, find_usual, parse_range, read_changes
 from metrix.experiments.tuning.starting import Request, resume_study, start_study
-from metrix.experiments.tuning.study import StudyFolder, StudyInterrupted, strip_password
+from metrix.experiments.tuning.study import Plan, StudyFolder, StudyInterrupted, strip_password
 from metrix.experiments.tuning.trials import TrialRunner, build_ladder, correlate_ranks, list_trials
+from metrix.files import lock
 from metrix.train.config import Config, read_config
 from metrix.train.fit import describe_outlook
 from metrix.train.presets import preset
@@ -142,8 +145,8 @@ def test_the_page_has_everything(found: StudyResult) -> None:
     assert [section.heading for section in cheap.sections][-2:] == ["Cheap trials", "All trials"]
     html = page.to_html()
     assert "The test classes were measured once." in html
-    for name in METHODS:
-        assert name in html
+    for text in (*METHODS, *found.conclusion.sentences):
+        assert text in html
 
 
 def test_a_finished_study_trains_nothing_again_and_a_longer_one_counts_its_looks(
@@ -256,6 +259,7 @@ def test_a_journal_and_a_database_hold_a_study_as_the_file_does(tmp_path: Path) 
 
 def test_a_password_is_not_kept() -> None:
     assert strip_password("postgresql://me:secret@host:5432/tunes") == "postgresql://me@host:5432/tunes"
+    assert strip_password("redis://:secret@host") == "redis://host"
     assert strip_password("journal") == "journal"
 
 
@@ -529,3 +533,99 @@ def test_a_trial_that_cannot_be_trained_fails_and_the_study_goes_on(tmp_path: Pa
     assert failed
     assert all("finite" in trial.error for trial in failed)
     assert RunFolder(found.table.results[0].folders[0]).results is not None
+
+
+def test_a_trial_that_ends_while_it_is_adopted_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
+    own = ExitStack()
+    trial, _ = study.ask(study.protocol.methods[0], own)
+    other = StudyFolder(study.path)
+
+    def end_first(path: Path, *, wait: bool = True) -> Any:
+        study.studies["contrastive"].tell(trial.number, 0.5)
+        own.close()
+        return lock(path, wait=wait)
+
+    monkeypatch.setattr("metrix.experiments.tuning.study.lock", end_first)
+    with ExitStack() as stack:
+        assert other.adopt(stack) is None
+
+
+def test_trials_with_equal_settings_wait_for_each_other(study: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from metrix.experiments.tuning.trials import measure_fold
+
+    cell = study.make_cell(tiny(fold="1/2", seed=11))
+    file = study.store.cell_folder(cell.key) / "measures.json"
+    file.parent.mkdir(parents=True)
+
+    def train_elsewhere(*given: Any) -> None:
+        raise AssertionError("another process has trained it")
+
+    monkeypatch.setattr("metrix.experiments.tuning.trials.train_cell", train_elsewhere)
+    with lock(file.with_name("measures.lock")):
+        begun = threading.Event()
+        found: list[dict[str, float]] = []
+
+        def measure() -> None:
+            begun.set()
+            found.append(measure_fold(study, cell, Watcher))
+
+        waiting = threading.Thread(target=measure)
+        waiting.start()
+        begun.wait()
+        time.sleep(0.1)
+        assert not found
+        file.write_text('{"recall@1": 0.5, "map@r": 0.25}')
+    waiting.join()
+    assert found == [{"recall@1": 0.5, "map@r": 0.25}]
+
+
+def test_a_joined_process_trains_the_winners_that_no_other_trains(
+    study: StudyFolder, found: StudyResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, bool]] = []
+
+    def train_cell(folder: Path, config: Config, watcher: Watcher, *, wait: bool) -> None:
+        calls.append((folder.name, wait))
+        if len(calls) == 1:
+            raise BlockingIOError
+        if not wait:
+            trained.add(folder.name)
+
+    trained: set[str] = set()
+    monkeypatch.setattr("metrix.experiments.tuning.finals.train_cell", train_cell)
+    monkeypatch.setattr(CellStore, "results", lambda store, key: {} if key in trained else None)
+    train_winners(study, found.winners, lambda words: Watcher())
+    first = calls[0][0]
+    assert [wait for _, wait in calls] == [False] * 4 + [True]
+    assert calls[-1] == (first, True)
+
+
+def test_the_budget_of_a_study_passes_only_while_it_is_worked_on(tmp_path: Path) -> None:
+    study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
+    now = time.time()
+    study.write_plan(Plan(None, now - 1000, 3600, seen=now - 1600))  # stopped with ten minutes left, a while ago
+    left = resume_study(study.path, None, None).plan.left
+    assert left == pytest.approx(600, abs=60)
+    study.write_plan(Plan(None, now - 1000, 3600, seen=now - 900))  # it was over
+    assert resume_study(study.path, None, None).plan.left == pytest.approx(-100, abs=60)
+    assert resume_study(study.path, None, 60.0).plan.left == pytest.approx(60, abs=30)  # for longer
+
+
+def test_studies_that_share_a_storage_keep_apart_and_can_be_renamed(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    one = start_study(ask_for(methods=("contrastive",), storage=storage), tmp_path / "1" / "a", StudyWatcher())
+    other = start_study(ask_for(methods=("contrastive",), storage=storage), tmp_path / "2" / "a", StudyWatcher())
+    with ExitStack() as stack:
+        one.ask(one.protocol.methods[0], stack)
+    assert other.count_trials() == {"contrastive": 0}
+    one.path.rename(tmp_path / "1" / "b")
+    assert StudyFolder(tmp_path / "1" / "b").count_trials() == {"contrastive": 1}
+
+
+def test_the_conclusion_names_methods_that_could_not_be_trained(study: StudyFolder, found: StudyResult) -> None:
+    broken = dataclasses.replace(found.trials[0], method="supcon", state="failed", scores=(), error="not finite")
+    winners = find_winners(study)
+    said = conclude(winners, [*found.trials, broken], found.table, "recall@1")
+    assert "Not compared, because no trial could be finished: supcon (not finite)." in said.text
+    assert "Not compared" not in conclude(winners, found.trials, found.table, "recall@1").text

@@ -142,15 +142,18 @@ class CellStore:
         write_json(self.folder / "index.json", content)
 
 
-def train_cell(folder: Path, config: Config, watcher: Watcher | None = None) -> None:
+def train_cell(folder: Path, config: Config, watcher: Watcher | None = None, *, wait: bool = True) -> None:
     """Train the cell in a folder, or resume it, unless it is finished; a process that trains it already is waited for.
 
     Its checkpoints, most of its size, are deleted at the end.
+
+    Raises:
+        BlockingIOError: another process trains it, and `wait` is False
     """
     from metrix.experiments.train_once import train_once
 
     path = folder / "run"
-    with lock(folder / "lock"):
+    with lock(folder / "lock", wait=wait):
         if (path / "config.yaml").is_file():  # the images may have moved; what the data have changed stays
             now = {key: getattr(getattr(config, part), key) for part, keys in _NOT_IN_KEY.items() for key in keys}
             run = RunFolder(path)

@@ -54,15 +54,15 @@ def _compose_answer(found: StudyResult) -> Section:
     result = next(one for one in found.table.results if one.method == best.method.name)
     usual = found.usual_of(best.method.name)
     gain = "" if usual is None or usual.score is None else f"{best.score - usual.score:+.1f} over the first settings"
-    spread = f"± {statistics.stdev(result.recalls):.1f} over {count(len(result.recalls), 'seed')}"
+    seeds = f"{min(result.recalls):.1f} to {max(result.recalls):.1f} over {count(len(result.recalls), 'seed')}"
     tiles = [
         Tile("best on the folds", best.method.name.replace("+", " + "), f"trial {best.trial + 1} of this method"),
         Tile(f"{_label(found).removesuffix(' %')} on the folds", f"{best.score:.1f} %", gain),
-        Tile("Recall@1 on test classes", f"{result.mean:.1f} %", spread),
+        Tile("Recall@1 on test classes", f"{result.mean:.1f} %", seeds),
         Tile("untrained, on test classes", f"{found.table.untrained.mean:.1f} %"),
     ]
     said = found.conclusion
-    sentences: list[Block] = [Text(text) for text in (said.best, said.search, said.helped, said.another_hour) if text]
+    sentences: list[Block] = [Text(text) for text in said.sentences]
     train = f"metrix train DATA --config {found.folder / 'best.yaml'}"
     return Section("Answer", [Tiles(tiles), *sentences, Text(f"To train the best settings: {train}", "note")])
 

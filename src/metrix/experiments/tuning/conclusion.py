@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from metrix.evaluate.seeds import SeedDifferences
 from metrix.experiments.tuning.finals import UNTRAINED, Contrast, FinalTable, Winner
-from metrix.experiments.tuning.trials import FinishedTrial
+from metrix.experiments.tuning.trials import FinishedTrial, find_errors
 from metrix.messages import count
 from metrix.train.fit import describe_outlook
 
@@ -23,13 +23,20 @@ class Conclusion:
     best: str
     search: str
     helped: str
+    missing: str
     outlook: str
     another_hour: str
 
     @property
+    def sentences(self) -> tuple[str, ...]:
+        """All of them that have something to say, in the order in which they are shown."""
+        said = (self.best, self.search, self.helped, self.missing, self.outlook, self.another_hour)
+        return tuple(filter(None, said))
+
+    @property
     def text(self) -> str:
-        """All of them."""
-        return " ".join(filter(None, (self.best, self.search, self.helped, self.outlook, self.another_hour)))
+        """All of them as one text."""
+        return " ".join(self.sentences)
 
 
 def conclude(winners: Sequence[Winner], trials: Sequence[FinishedTrial], table: FinalTable, metric: str) -> Conclusion:
@@ -49,8 +56,19 @@ def conclude(winners: Sequence[Winner], trials: Sequence[FinishedTrial], table: 
         f"{table.untrained.mean:.1f} %."
     )
     return Conclusion(
-        first, _say_search(best, trials), _say_contrasts(table), _say_outlook(winners, table), _say_hour(table, trials)
+        best=first,
+        search=_say_search(best, trials),
+        helped=_say_contrasts(table),
+        missing=_say_missing(trials),
+        outlook=_say_outlook(winners, table),
+        another_hour=_say_hour(table, trials),
     )
+
+
+def _say_missing(trials: Sequence[FinishedTrial]) -> str:
+    """Methods of which nothing is known."""
+    said = [f"{name} ({error})" for name, error in find_errors(trials).items()]
+    return f"Not compared, because no trial could be finished: {'; '.join(said)}." if said else ""
 
 
 def _say_search(best: Winner, trials: Sequence[FinishedTrial]) -> str:
@@ -97,7 +115,7 @@ def _describe(one: Contrast) -> str:
 
 def _say_hour(table: FinalTable, trials: Sequence[FinishedTrial]) -> str:
     """What another hour would buy: trials, or seeds, and how much narrower intervals they make."""
-    took = [[one.seconds for one in trials if one.method == result.method] for result in table.results]
+    took = [[one.seconds for one in trials if one.method == result.method and one.seconds] for result in table.results]
     rounds = int(HOUR / max(1e-9, sum(statistics.fmean(seconds) for seconds in took if seconds)))
     seeds = int(HOUR / max(1e-9, sum(one.seconds for one in table.results)))
     said = f"Another hour: about {count(rounds, 'more trial')} of each method, or {count(seeds, 'more seed')} of each"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
@@ -84,10 +85,12 @@ def train_winners(study: StudyFolder, winners: Sequence[Winner], watch: Callable
         for cells in zip(*(final_cells(study, winner) for winner in winners), strict=True)
         for winner, cell in zip(winners, cells, strict=True)
     ]
-    for words, cell in todo:
-        if study.store.results(cell.key) is None:
-            study.store.write_record(cell)
-            train_cell(study.store.cell_folder(cell.key), cell.config, watch(words))
+    for wait in (False, True):
+        for words, cell in todo:
+            if study.store.results(cell.key) is None:
+                study.store.write_record(cell)
+                with contextlib.suppress(BlockingIOError):  # another process trains it
+                    train_cell(study.store.cell_folder(cell.key), cell.config, watch(words), wait=wait)
 
 
 @dataclass(frozen=True)

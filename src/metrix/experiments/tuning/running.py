@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import statistics
@@ -23,8 +24,8 @@ from metrix.experiments.tuning.finals import compare_winners, find_winners, trai
 from metrix.experiments.tuning.methods import TunedMethod
 from metrix.experiments.tuning.result import StudyResult, build_result, measure_untrained
 from metrix.experiments.tuning.study import Plan, StudyFolder, StudyInterrupted
-from metrix.experiments.tuning.trials import FinishedTrial, TrialRunner, list_trials
-from metrix.files import write_text
+from metrix.experiments.tuning.trials import FinishedTrial, TrialRunner, find_errors, list_trials
+from metrix.files import lock, write_text
 from metrix.train.interruption import Interrupted
 from metrix.train.watching import Watcher
 
@@ -120,19 +121,21 @@ def _work(study: StudyFolder, watcher: StudyWatcher) -> StudyResult:
         time.sleep(POLL)
     winners = find_winners(study)
     if not winners:
-        errors = [trial.error for trial in list_trials(study) if trial.error]
-        raise InvalidInput(f"no trial could be trained: {errors[0] if errors else 'none began'}")
+        errors = [f"{name}: {error}" for name, error in find_errors(list_trials(study)).items()]
+        raise InvalidInput(f"no trial could be finished, so that there is nothing to compare: {'; '.join(errors)}")
     _update(study, watcher, "training the winners")
     train_winners(study, winners, watcher.watch_run)
-    result = build_result(study, winners, compare_winners(study, winners))
-    write_text(study.path / "best.yaml", result.to_yaml())
-    write_text(study.path / "results.json", json.dumps(result.to_dict(), indent=2) + "\n")
-    study.store.write_index()
+    with lock(study.path / "comparison.lock"):  # a second process reads what the first has embedded
+        result = build_result(study, winners, compare_winners(study, winners))
+        write_text(study.path / "best.yaml", result.to_yaml())
+        write_text(study.path / "results.json", json.dumps(result.to_dict(), indent=2) + "\n")
+        study.store.write_index()
     return result
 
 
 def _ask(study: StudyFolder, stack: ExitStack) -> tuple[TunedMethod, Any, dict[str, Any]] | None:
     """The next trial, of the method with the fewest; None if there shall be no more. The caller holds the study."""
+    study.write_plan(dataclasses.replace(study.plan, seen=time.time()))
     counts = study.count_trials()
     fewest = min(counts.values())
     if fewest == max(counts.values()) and not _has_another_round(study, fewest):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +78,7 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
         InvalidInput: the request makes no sense, the folder is taken, a method cannot be trained on the data, or
             nothing can be concluded in the budget
     """
+    began = time.time()
     request.check()
     base = with_absolute_paths(request.base)
     study = StudyFolder(folder, request.storage)
@@ -89,7 +92,7 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
     cheap = choose_cheap(request.trials) if request.cheap else 0.0
     costs, fit = _fit(request, base, methods, spaces, cheap, folder, watcher, bool(chosen))
     watcher.note(f"plan: {describe_fit(fit, costs, request.budget)}")
-    plan = plan_until(request.trials, request.budget)
+    plan = plan_until(request.trials, request.budget, began)
     return create_study(
         study, base, data, [one for one in methods if one.name in fit.methods], costs, plan, request.metric
     )
@@ -118,6 +121,7 @@ def create_study(
         run_seconds={name: costs.run_seconds[name] for name in names},
         code=code_version(),
         storage=strip_password(study.asked_storage),
+        prefix="" if study.asked_storage is None else f"{study.path.name}-{secrets.token_hex(4)}: ",
     )
     study.create(protocol, plan)
     return study
@@ -162,18 +166,25 @@ def choose_cheap(trials: int | None) -> float:
     return 0.0 if trials is not None and trials < GOOD_TRIALS else CHEAP
 
 
-def plan_until(trials: int | None, budget: float | None) -> Plan:
-    """The plan of a search that ends after so many trials of each method, or so many seconds from now."""
-    return Plan(trials, None if budget is None else time.time() + budget, budget)
+def plan_until(trials: int | None, budget: float | None, since: float | None = None) -> Plan:
+    """The plan of a search that ends after so many trials of each method, or so many seconds since a time, or now."""
+    now = time.time()
+    return Plan(trials, None if budget is None else (since or now) + budget, budget, now)
 
 
 def resume_study(folder: Path, trials: int | None, budget: float | None, storage: str | None = None) -> StudyFolder:
-    """A study to continue: with what was planned, or for more trials of each method, or more time."""
+    """A study to continue: with what was planned, or for more trials of each method, or more time.
+
+    The planned time does not pass while no process works on the study.
+    """
     study = StudyFolder(folder, storage)
     study.check_data()
-    if trials is not None or budget is not None:
-        done = min(study.count_trials().values())
-        study.write_plan(plan_until(None if trials is None else done + trials, budget))
-    elif study.plan.deadline is not None:  # the time that was left when it stopped is not known: start it again
-        study.write_plan(plan_until(study.plan.trials, study.plan.budget))
+    with study.held():
+        plan = study.plan
+        if trials is not None or budget is not None:
+            done = min(study.count_trials().values())
+            study.write_plan(plan_until(None if trials is None else done + trials, budget))
+        elif plan.deadline is not None and plan.seen is not None:
+            paused = time.time() - plan.seen
+            study.write_plan(dataclasses.replace(plan, deadline=plan.deadline + paused, seen=time.time()))
     return study

@@ -11,6 +11,7 @@ best.yaml, index.html, results.json    written at the end
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import signal
@@ -35,7 +36,7 @@ from metrix.train.data_place import path_of
 
 FORMAT = 1
 STARTUP = 5  # trials of each method that are drawn at random, the usual settings included
-KEPT = ("metric", "folds", "seeds", "cheap", "run_seconds", "code", "storage")  # plain values of a protocol
+KEPT = ("metric", "folds", "seeds", "cheap", "run_seconds", "code", "storage", "prefix")  # plain values of a protocol
 REDUCTION = 2  # of successive halving: the better half goes on
 
 
@@ -67,6 +68,7 @@ class Protocol:
     run_seconds   of a run of the usual length on a fold, by method, as calibrated
     code          version of the code that trains, when the study began
     storage       Optuna's, without a password; None: study.db in the folder
+    prefix        of the names in a storage, which other studies may share; the folder may be renamed
     """
 
     base: Config
@@ -80,6 +82,7 @@ class Protocol:
     run_seconds: dict[str, float]
     code: str
     storage: str | None = None
+    prefix: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for study.json."""
@@ -111,6 +114,7 @@ class Plan:
     trials: int | None = None  # None: as many as fit
     deadline: float | None = None
     budget: float | None = None  # seconds, as it was asked for
+    seen: float | None = None  # when a process last handed out a trial
 
     @property
     def left(self) -> float | None:
@@ -136,7 +140,9 @@ class StudyFolder:
         if not file.is_file():
             raise InvalidInput(f"{self.path} is no study: it has no study.json; start one with metrix tune DATA")
         try:
-            return Protocol.from_dict(json.loads(file.read_text("utf-8")))
+            plain = json.loads(file.read_text("utf-8"))
+            older = "" if plain["storage"] is None else f"{self.path.name}: "  # studies had no prefix of their own
+            return Protocol.from_dict({"prefix": older, **plain})
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{file} is damaged ({error}); restore it, or start a new study") from error
 
@@ -148,7 +154,7 @@ class StudyFolder:
 
     def write_plan(self, plan: Plan) -> None:
         """Set how far the search goes, for all processes that work on it."""
-        write_json(self.path / "plan.json", {"trials": plan.trials, "deadline": plan.deadline, "budget": plan.budget})
+        write_json(self.path / "plan.json", dataclasses.asdict(plan))
 
     def create(self, protocol: Protocol, plan: Plan) -> None:
         """Write a new study; the usual settings are the first trial of each method.
@@ -196,7 +202,7 @@ class StudyFolder:
             return {
                 method.name: optuna.create_study(
                     storage=storage,
-                    study_name=method.name if self.protocol.storage is None else f"{self.path.name}: {method.name}",
+                    study_name=f"{self.protocol.prefix}{method.name}",
                     direction="maximize",
                     load_if_exists=True,
                     pruner=pruner,
@@ -260,7 +266,11 @@ class StudyFolder:
             study = self.studies[method.name]
             for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 with contextlib.suppress(BlockingIOError):  # its process lives
-                    stack.enter_context(lock(self._lock_of(method, left.number), wait=False))
+                    with ExitStack() as own:
+                        own.enter_context(lock(self._lock_of(method, left.number), wait=False))
+                        if study.get_trials(deepcopy=False)[left.number].state != TrialState.RUNNING:
+                            continue  # its process ended it, and then released the lock
+                        stack.enter_context(own.pop_all())
                     trial = Trial(study, left._trial_id)
                     return method, trial, suggest(trial, self.protocol.spaces[method.name])
         return None
@@ -339,7 +349,7 @@ def strip_password(url: str | None) -> str | None:
     if parts.password is None:
         return url
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@{host}" if parts.username else host))
 
 
 def check_folder(path: Path) -> None:

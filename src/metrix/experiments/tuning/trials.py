@@ -16,7 +16,7 @@ from metrix.experiments.cells import Cell, train_cell
 from metrix.experiments.tuning.methods import TunedMethod
 from metrix.experiments.tuning.spaces import apply_settings, find_moved
 from metrix.experiments.tuning.study import STARTUP, StudyFolder, StudyInterrupted
-from metrix.files import parse_stored, write_json
+from metrix.files import lock, parse_stored, write_json
 from metrix.train.config import Config
 from metrix.train.interruption import Interrupted, LoadingFailed, WritingFailed
 from metrix.train.watching import Watcher
@@ -159,6 +159,16 @@ class TrialRunner:
         return config.with_values({"fold": f"{fold}/{self.study.protocol.folds}", "holdout": 0.0})
 
 
+def find_errors(trials: Sequence[FinishedTrial]) -> dict[str, str]:
+    """Why methods have no finished trial, by method: the first error of their trials."""
+    finished = {one.method for one in trials if one.state == "finished"}
+    errors: dict[str, str] = {}
+    for one in trials:
+        if one.error and one.method not in finished:
+            errors.setdefault(one.method, one.error)
+    return errors
+
+
 def correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Spearman's rank correlation; None where fewer than `STARTUP` pairs, or ties alone, leave it undefined.
 
@@ -175,21 +185,23 @@ def correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float | None:
 def measure_fold(study: StudyFolder, cell: Cell, watch: Callable[[], Watcher]) -> dict[str, float]:
     """The measures of a cell on its fold, from 0 to 1, by metric; kept in its folder.
 
-    The model is deleted once it is measured: a study has hundreds of them.
+    Trials with equal settings share a cell: another process that measures it is waited for. The model is deleted once
+    it is measured: a study has hundreds of them.
     """
     folder = study.store.cell_folder(cell.key)
     file = folder / MEASURES
-    if file.exists():
-        return parse_stored(dict[str, float], file.read_text("utf-8"), file)
-    study.store.write_record(cell)
-    train_cell(folder, cell.config, watch())
-    measured = retrieve(study, cell).means
-    found = {metric: float(measured[metric]) for metric in METRICS}
-    write_json(file, found)
-    run = study.store.run(cell.key)
-    for part in (run.model, run.path / "embeddings"):
-        shutil.rmtree(part, ignore_errors=True)
-    return found
+    with lock(folder / "measures.lock"):
+        if file.exists():
+            return parse_stored(dict[str, float], file.read_text("utf-8"), file)
+        study.store.write_record(cell)
+        train_cell(folder, cell.config, watch())
+        measured = retrieve(study, cell).means
+        found = {metric: float(measured[metric]) for metric in METRICS}
+        write_json(file, found)
+        run = study.store.run(cell.key)
+        for part in (run.model, run.path / "embeddings"):
+            shutil.rmtree(part, ignore_errors=True)
+        return found
 
 
 def retrieve(study: StudyFolder, cell: Cell, initial: bool = False) -> Retrieval:

@@ -11,6 +11,7 @@ from typing import Any
 
 from metrix.experiments.tuning.finals import Contrast, FinalResult, Winner
 from metrix.experiments.tuning.result import StudyResult
+from metrix.experiments.tuning.trials import find_errors
 from metrix.files import parse_stored, write_json
 from metrix.train.run_folder import RunFolder
 
@@ -114,11 +115,6 @@ def keep_outcome(found: StudyResult) -> DatasetOutcome:
     table, protocol = found.table, found.protocol
     results = {one.method: one for one in table.results}
     winners = {winner.method.name: winner for winner in found.winners}
-    errors = {
-        method.name: next((one.error for one in found.trials if one.method == method.name and one.error), "no trial")
-        for method in protocol.methods
-        if method.name not in winners
-    }
     outcome = DatasetOutcome(
         name=protocol.data.name,
         fingerprint=protocol.data.fingerprint,
@@ -130,7 +126,7 @@ def keep_outcome(found: StudyResult) -> DatasetOutcome:
         untrained=table.untrained.mean,
         methods=tuple(_gather_method(found, winner, results[name]) for name, winner in winners.items()),
         contrasts=table.contrasts,
-        failed=errors,
+        failed=find_errors(found.trials),
     )
     write_json(found.folder / OUTCOME, dataclasses.asdict(outcome))
     return outcome

@@ -97,7 +97,7 @@ def _finish_study(plan: CheckPlan, data: PlannedData, folder: Path, watcher: Stu
 
 
 def _open_study(plan: CheckPlan, data: PlannedData, place: Path, joins: bool) -> StudyFolder:
-    """The study of a dataset: a new one; one to be joined; or one to be continued, whose time begins again."""
+    """The study of a dataset: a new one; one to be joined; or one to be continued, in the time that was left."""
     with lock(place.parent / "locks" / f"{place.name}-creation.lock"):
         if not (place / "study.json").is_file():
             costs, until = plan.cost_of(data), plan_until(plan.trials, data.share)
