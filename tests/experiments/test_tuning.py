@@ -267,6 +267,9 @@ def test_a_damaged_plan_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(InvalidInput, match=r"plan\.json is damaged"):
         StudyFolder(tmp_path).plan  # noqa: B018
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(InvalidInput, match=r"plan\.json is missing; restore it"):
+        StudyFolder(tmp_path).plan  # noqa: B018
 
 
 def test_other_data_is_refused(study: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +376,7 @@ def test_ranges_are_parsed_and_refused() -> None:
         ("augment", "wild", "augment"),
         ("loss", ["contrastive"], "one that the study sets itself"),
         ("per_class", {"whole_number": [2, 8.5]}, "two whole numbers"),
+        ("per_class", {"uniform": [2, 8]}, "per_class: uniform: .* for whole numbers, give whole_number"),
         ("length", {"uniform": [-1, 2]}, "length: expected a multiple > 0 of the usual length, got -1"),
         ("length", "long", "length: expected a multiple > 0"),
     ):
@@ -629,3 +633,28 @@ def test_the_conclusion_names_methods_that_could_not_be_trained(study: StudyFold
     said = conclude(winners, [*found.trials, broken], found.table, "recall@1")
     assert "Not compared, because no trial could be finished: supcon (not finite)." in said.text
     assert "Not compared" not in conclude(winners, found.trials, found.table, "recall@1").text
+
+
+def test_ranges_of_a_file_hold_for_the_methods_that_have_the_setting() -> None:
+    changes = {"margin": {"uniform": [0.1, 0.5]}, "strength": [0.2, 0.4]}
+    spaces = {name: build_space(parse_method(name), tiny(), changes, {}) for name in ("contrastive", "supcon+feature")}
+    assert spaces["contrastive"]["margin"] == Uniform(0.1, 0.5)
+    assert "strength" not in spaces["contrastive"]
+    assert "margin" not in spaces["supcon+feature"]  # SupCon has none
+    assert spaces["supcon+feature"]["strength"] == OneOf((0.2, 0.4))
+
+
+def test_a_study_whose_trials_are_lost_or_damaged_is_one_error(tmp_path: Path) -> None:
+    study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
+    (study.path / "study.db").write_bytes(b"not a database" * 1000)
+    with pytest.raises(InvalidInput, match=r"study\.db cannot be opened: .*; restore it, or start a new study"):
+        StudyFolder(study.path).count_trials()
+    (study.path / "study.db").unlink()
+    with pytest.raises(InvalidInput, match=r"study\.db has no trials of .*; restore it"):
+        StudyFolder(study.path).count_trials()
+
+
+def test_a_storage_is_opened_before_methods_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "calibrate", lambda *given, **more: pytest.fail("calibrated"))
+    with pytest.raises(InvalidInput, match="--storage: nonsense://host cannot be opened"):
+        start_study(ask_for(storage="nonsense://host"), tmp_path / "a", StudyWatcher())

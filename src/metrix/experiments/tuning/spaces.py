@@ -50,9 +50,18 @@ def build_space(method: TunedMethod, base: Config, changes: Mapping[str, Any], f
     space: dict[str, Any] = {**_common_space(base), **LOSSES[method.loss].space}
     space |= METHODS[method.mixup_method].space if method.mixing else {}
     own: dict[str, Any] = next((part for key, part in changes.items() if key == method.name), {})
-    for key, given in {**{k: v for k, v in changes.items() if not _names_method(k)}, **own}.items():
+    common = {key: given for key, given in changes.items() if not _names_method(key) and _concerns(method, key)}
+    for key, given in {**common, **own}.items():
         space[key] = parse_range(key, given)
     return {key: given for key, given in space.items() if key not in fixed}
+
+
+def _concerns(method: TunedMethod, key: str) -> bool:
+    """Whether a method has a setting; a file of spaces may have ranges that only some methods do."""
+    section = sections().get(key)
+    if section == "mixing":
+        return bool(method.mixing)
+    return section != "loss" or key in inspect.signature(LOSSES[method.loss].make).parameters
 
 
 def _common_space(base: Config) -> Space:
@@ -148,6 +157,11 @@ def parse_range(key: str, given: Any) -> Range:
         raise InvalidInput(f"--space: {key}: whole_number: expected two whole numbers, got {ends}")
     for end in ends:
         _check_setting(key, end)
+    if name != "whole_number":
+        try:
+            _check_setting(key, ends[0] + (ends[1] - ends[0]) / math.pi)
+        except InvalidInput as error:
+            raise InvalidInput(f"--space: {key}: {name}: {error}; for whole numbers, give whole_number") from error
     return RANGES[name](*ends)
 
 

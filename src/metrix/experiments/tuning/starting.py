@@ -25,6 +25,7 @@ from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, p
 from metrix.experiments.tuning.running import StudyWatcher
 from metrix.experiments.tuning.spaces import build_space, check_methods
 from metrix.experiments.tuning.study import (
+    JOURNAL,
     Plan,
     Protocol,
     StudyData,
@@ -86,6 +87,8 @@ def start_study(request: Request, folder: Path, watcher: StudyWatcher) -> StudyF
     chosen = parse_methods(request.methods)
     data = StudyData(name_data(base), fingerprint_data(base))
     check_folder(folder)
+    if request.storage not in (None, JOURNAL):
+        study.open_storage(request.storage)  # now, not after the calibration
     methods = chosen or list_usual_methods(base)
     check_methods(request.changes or {}, [one.name for one in methods])
     spaces = {one.name: build_space(one, base, request.changes or {}, request.fixed or {}) for one in methods}

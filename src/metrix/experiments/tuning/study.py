@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,8 @@ class StudyFolder:
     def plan(self) -> Plan:
         """How far the search goes, as of now."""
         file = self.path / "plan.json"
+        if not file.is_file():
+            raise InvalidInput(f"{file} is missing; restore it, or start a new study")
         return parse_stored(Plan, file.read_text("utf-8"), file)
 
     def write_plan(self, plan: Plan) -> None:
@@ -195,28 +197,43 @@ class StudyFolder:
     def studies(self) -> dict[str, Any]:
         """Optuna's study of each method, all in one storage."""
         optuna = import_extra("optuna")
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION)
-        try:
-            storage = self._open_storage(optuna)
+        create = partial(optuna.create_study, direction="maximize", load_if_exists=True)
+        open_study = optuna.load_study if (self.path / "study.json").is_file() else create
+        storage = self.open_storage(self.asked_storage or self.protocol.storage)
+        with self._explain_storage(self.protocol.storage):
             return {
-                method.name: optuna.create_study(
-                    storage=storage,
-                    study_name=f"{self.protocol.prefix}{method.name}",
-                    direction="maximize",
-                    load_if_exists=True,
-                    pruner=pruner,
+                method.name: open_study(
+                    storage=storage, study_name=f"{self.protocol.prefix}{method.name}", pruner=pruner
                 )
                 for method in self.protocol.methods
             }
-        except Exception as error:
-            if isinstance(error, InvalidInput):
-                raise
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InvalidInput(f"--storage: {self.protocol.storage or 'study.db'} cannot be opened: {said}") from error
 
-    def _open_storage(self, optuna: Any) -> Any:
-        given = self.asked_storage or self.protocol.storage
+    @contextmanager
+    def _explain_storage(self, given: str | None) -> Iterator[None]:
+        place = str(self.path / "study.db") if given is None else f"--storage: {strip_password(given)}"
+        try:
+            yield
+        except KeyError as error:
+            raise InvalidInput(f"{place} has no trials of {self.path}; restore it, or start a new study") from error
+        except InvalidInput:
+            raise
+        except Exception as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InvalidInput(f"{place} cannot be opened: {said}; restore it, or start a new study") from error
+
+    def open_storage(self, given: str | None) -> Any:
+        """Optuna's storage at a URL, in a journal, or in the study's own file.
+
+        Raises:
+            InvalidInput: it cannot be opened
+        """
+        optuna = import_extra("optuna")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with self._explain_storage(given):
+            return self._open_storage(optuna, given)
+
+    def _open_storage(self, optuna: Any, given: str | None) -> Any:
         if given == JOURNAL:
             from optuna.storages.journal import JournalFileBackend, JournalStorage
 
