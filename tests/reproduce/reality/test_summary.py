@@ -76,6 +76,20 @@ def test_the_same_images_under_other_names_are_one_dataset() -> None:
     assert "a, b, c are the same images with other settings; they count as one dataset." in said.cautions
 
 
+def test_the_same_images_count_once_among_several_datasets() -> None:
+    several = [*make("a", "b", "c").outcomes, *make("d", fingerprint="images of a").outcomes]
+    found = make_result(several)
+    ranks = found.ranks
+    assert found.generalises
+    assert ranks is not None
+    assert ranks.ranks.tolist() == [[3, 1, 2], [2, 1, 3], [3, 1, 2], [2, 1, 3]]
+    assert ranks.counted.tolist() == [[2.5, 1, 2.5], [2, 1, 3], [3, 1, 2]]
+    assert ranks.critical_difference == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 3)), rel=1e-3)
+    assert found.mixup[0].mean == pytest.approx(((5 + 2.5) / 2 + 0.3 + 4) / 3)
+    assert "Over 3 datasets" in conclude_check(found).ranks
+    assert make_result(several[:1] + several[-1:]).mixup[0].margin is None
+
+
 def test_four_datasets_have_a_picture_an_interval_and_a_verdict() -> None:
     found = make("a", "b", "c", "d")
     text, picture = compose_ranks(found)

@@ -99,16 +99,17 @@ def _say_ranks(found: CheckResult) -> str:
             f"Ranks over datasets tell nothing here: there are {have}, and at least {FEWEST_DATASETS} are needed. What "
             "can be told is about each dataset alone, over its classes and seeds."
         )
+    datasets = count(found.different_data, "dataset")
     (best, rank), *_, (worst, last) = ranks.means.items()
     p = ranks.friedman.p_value
     if p >= 0.05:
         return (
-            f"Over {count(number, 'dataset')}, the methods cannot be told apart: mean ranks from {rank:.1f} ({best}) "
+            f"Over {datasets}, the methods cannot be told apart: mean ranks from {rank:.1f} ({best}) "
             f"to {last:.1f} ({worst}) could be chance (Friedman, p = {p:.2g})."
         )
     with_best = [name for name, mean in ranks.means.items() if mean - rank < ranks.critical_difference and name != best]
     said = (
-        f"Over {count(number, 'dataset')}, ranks differ by more than chance (Friedman, p = {p:.2g}); {best} has the "
+        f"Over {datasets}, ranks differ by more than chance (Friedman, p = {p:.2g}); {best} has the "
         f"best mean rank, {rank:.1f} of {len(ranks.methods)}"
     )
     critical = f"critical difference {ranks.critical_difference:.1f}"

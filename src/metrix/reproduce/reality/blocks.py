@@ -82,7 +82,7 @@ def compose_ranks(found: CheckResult) -> list[Block]:
         f"{test.p_value:.2g} by permutations of ranks. Below 0.05, mean ranks differ by more than chance; which ones "
         "do is what the critical difference says."
     )
-    picture = draw_critical_difference(ranks.means, ranks.critical_difference, ranks.groups, len(found.outcomes))
+    picture = draw_critical_difference(ranks.means, ranks.critical_difference, ranks.groups, found.different_data)
     return [Text(text), picture]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,16 +33,25 @@ class OverDatasets:
     name: str
     against: str
     contrasts: dict[str, Contrast]  # by dataset
+    images: Mapping[str, str]  # fingerprint of each dataset: the same images with other settings count as one
+
+    @property
+    def _differences(self) -> list[float]:
+        """A difference for each dataset of different images."""
+        by_images: dict[str, list[float]] = {}
+        for name, one in self.contrasts.items():
+            by_images.setdefault(self.images[name], []).append(one.difference)
+        return [statistics.fmean(several) for several in by_images.values()]
 
     @property
     def mean(self) -> float:
         """The mean over datasets."""
-        return statistics.fmean(one.difference for one in self.contrasts.values())
+        return statistics.fmean(self._differences)
 
     @property
     def margin(self) -> float | None:
         """Half the 95 % interval of the mean over datasets (Student's t); None with too few of them."""
-        values = tuple(one.difference for one in self.contrasts.values())
+        values = tuple(self._differences)
         return SeedDifferences(values).margin if len(values) >= FEWEST_DATASETS else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,28 +71,36 @@ class MethodRanks:
 
     methods: tuple[str, ...]
     ranks: NDArray[np.float64]  # (datasets, methods)
+    images: tuple[str, ...]  # fingerprint of each dataset
+
+    @cached_property
+    def counted(self) -> NDArray[np.float64]:
+        """The ranks (different datasets, methods) that are compared; the same images count once, by mean ranks."""
+        rows = [[row for row, own in zip(self.ranks, self.images, strict=True) if own == one] for one in self.images]
+        different = dict(zip(self.images, rows, strict=True)).values()
+        return rank_methods([-np.mean(several, axis=0) for several in different])
 
     @property
     def means(self) -> dict[str, float]:
         """The mean rank of each method, the best first."""
-        pairs = sorted(zip(self.methods, self.ranks.mean(axis=0), strict=True), key=lambda pair: pair[1])
+        pairs = sorted(zip(self.methods, self.counted.mean(axis=0), strict=True), key=lambda pair: pair[1])
         return {name: float(mean) for name, mean in pairs}
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """95 % intervals of the mean ranks over another draw of datasets."""
-        bounds = bound_mean_ranks(self.ranks)
+        bounds = bound_mean_ranks(self.counted)
         return {name: (float(low), float(high)) for name, (low, high) in zip(self.methods, bounds, strict=True)}
 
     @cached_property
     def friedman(self) -> FriedmanTest:
         """Whether mean ranks differ by more than chance."""
-        return compare_ranks(self.ranks)
+        return compare_ranks(self.counted)
 
     @cached_property
     def critical_difference(self) -> float:
         """How far two mean ranks have to be apart (Nemenyi, 5 %)."""
-        return find_critical_difference(len(self.methods), len(self.ranks))
+        return find_critical_difference(len(self.methods), len(self.counted))
 
     @cached_property
     def groups(self) -> list[tuple[str, ...]]:
@@ -119,7 +136,8 @@ class CheckResult:
         whole = {name: values for name, values in recalls.items() if len(values) == len(self.outcomes)}
         if len(whole) < 2:
             return None
-        return MethodRanks(tuple(whole), rank_methods(np.array(list(whole.values())).T))
+        images = tuple(one.fingerprint for one in self.outcomes)
+        return MethodRanks(tuple(whole), rank_methods(np.array(list(whole.values())).T), images)
 
     @cached_property
     def mixup(self) -> list[OverDatasets]:
@@ -133,12 +151,12 @@ class CheckResult:
         return self._contrasts([(one.name, first) for one in self.methods[1:] if not one.mixing])
 
     def _contrasts(self, pairs: Sequence[tuple[str, str]]) -> list[OverDatasets]:
-        found = []
+        found, images = [], {one.name: one.fingerprint for one in self.outcomes}
         for name, against in pairs:
             by_data = {one.name: one.find_contrast(name, against) for one in self.outcomes}
             known = {data: contrast for data, contrast in by_data.items() if contrast is not None}
             if known:
-                found.append(OverDatasets(name, against, known))
+                found.append(OverDatasets(name, against, known, images))
         return found
 
     @property
