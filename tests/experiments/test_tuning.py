@@ -646,6 +646,8 @@ def test_ranges_of_a_file_hold_for_the_methods_that_have_the_setting() -> None:
 
 def test_a_study_whose_trials_are_lost_or_damaged_is_one_error(tmp_path: Path) -> None:
     study = start_study(ask_for(methods=("contrastive",)), tmp_path / "a", StudyWatcher())
+    with pytest.raises(InvalidInput, match="--storage: journal has no trials of"):
+        resume_study(study.path, 1, None, "journal")  # it began in a file
     (study.path / "study.db").write_bytes(b"not a database" * 1000)
     with pytest.raises(InvalidInput, match=r"study\.db cannot be opened: .*; restore it, or start a new study"):
         StudyFolder(study.path).count_trials()

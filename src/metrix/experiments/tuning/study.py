@@ -200,8 +200,9 @@ class StudyFolder:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION)
         create = partial(optuna.create_study, direction="maximize", load_if_exists=True)
         open_study = optuna.load_study if (self.path / "study.json").is_file() else create
-        storage = self.open_storage(self.asked_storage or self.protocol.storage)
-        with self._explain_storage(self.protocol.storage):
+        given = self.asked_storage or self.protocol.storage
+        storage = self.open_storage(given)
+        with self._explain_storage(given):
             return {
                 method.name: open_study(
                     storage=storage, study_name=f"{self.protocol.prefix}{method.name}", pruner=pruner
