@@ -25,11 +25,12 @@ from metrix.experiments.tuning.budget import CostModel, fit_budget, fit_folds
 from metrix.experiments.tuning.conclusion import conclude, narrow
 from metrix.experiments.tuning.finals import Contrast, compare_winners, find_winners, reference_of, train_winners
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_method, parse_methods
+from metrix.experiments.tuning.protocol import Plan
 from metrix.experiments.tuning.result import StudyResult
 from metrix.experiments.tuning.running import StudyWatcher, work_on
 from metrix.experiments.tuning.spaces import apply_settings, build_space, find_usual, parse_range, read_changes
 from metrix.experiments.tuning.starting import Request, resume_study, start_study
-from metrix.experiments.tuning.study import Plan, StudyFolder, StudyInterrupted, strip_password
+from metrix.experiments.tuning.study import StudyFolder, StudyInterrupted, strip_password
 from metrix.experiments.tuning.trials import TrialRunner, build_ladder, correlate_ranks, list_trials
 from metrix.files import lock
 from metrix.train.config import Config, read_config

@@ -13,8 +13,8 @@ from typing import Any
 from metrix.core.spaces import LogUniform, OneOf, Space
 from metrix.errors import InvalidInput
 from metrix.experiments.tuning.methods import TunedMethod
+from metrix.experiments.tuning.protocol import REDUCTION, Protocol
 from metrix.experiments.tuning.spaces import LENGTH, find_moved
-from metrix.experiments.tuning.study import REDUCTION, Protocol
 from metrix.experiments.tuning.trials import build_ladder
 from metrix.messages import count, format_duration
 from metrix.train.config import Config

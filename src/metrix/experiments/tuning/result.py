@@ -9,8 +9,9 @@ from typing import Any
 
 from metrix.experiments.tuning.conclusion import Conclusion, conclude
 from metrix.experiments.tuning.finals import FinalTable, Winner
+from metrix.experiments.tuning.protocol import Protocol
 from metrix.experiments.tuning.spaces import describe_range
-from metrix.experiments.tuning.study import Protocol, StudyFolder
+from metrix.experiments.tuning.study import StudyFolder
 from metrix.experiments.tuning.trials import FinishedTrial, TrialRunner, correlate_ranks, list_trials, retrieve
 from metrix.files import lock, parse_stored, write_json
 from metrix.messages import count

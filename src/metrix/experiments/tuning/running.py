@@ -22,8 +22,9 @@ from metrix.experiments.tuning.budget import (
 )
 from metrix.experiments.tuning.finals import compare_winners, find_winners, train_winners
 from metrix.experiments.tuning.methods import TunedMethod
+from metrix.experiments.tuning.protocol import Plan
 from metrix.experiments.tuning.result import StudyResult, build_result, measure_untrained
-from metrix.experiments.tuning.study import Plan, StudyFolder, StudyInterrupted
+from metrix.experiments.tuning.study import StudyFolder, StudyInterrupted
 from metrix.experiments.tuning.trials import FinishedTrial, TrialRunner, find_errors, list_trials
 from metrix.files import lock, write_text
 from metrix.train.interruption import Interrupted

@@ -22,13 +22,11 @@ from metrix.experiments.tuning.budget import (
     time_method,
 )
 from metrix.experiments.tuning.methods import TunedMethod, list_usual_methods, parse_methods
+from metrix.experiments.tuning.protocol import Plan, Protocol, StudyData
 from metrix.experiments.tuning.running import StudyWatcher
 from metrix.experiments.tuning.spaces import build_space, check_methods
 from metrix.experiments.tuning.study import (
     JOURNAL,
-    Plan,
-    Protocol,
-    StudyData,
     StudyFolder,
     check_folder,
     fingerprint_data,

@@ -10,7 +10,8 @@ from typing import Any
 
 from metrix.errors import InvalidInput
 from metrix.experiments.tuning.methods import TunedMethod, pair_with_mixup, parse_methods
-from metrix.experiments.tuning.study import StudyData, fingerprint_data
+from metrix.experiments.tuning.protocol import StudyData
+from metrix.experiments.tuning.study import fingerprint_data
 from metrix.reproduce.datasets import PAPER_ON_GLYPHS
 from metrix.reproduce.paper import DATASETS
 from metrix.train.config import Config, LossChoice, read_config, sections

@@ -12,9 +12,9 @@ from typing import Any
 from metrix.errors import InvalidInput, check_integer
 from metrix.experiments.tuning.budget import LEAST_TRIALS, MARGIN, CostModel
 from metrix.experiments.tuning.methods import TunedMethod, parse_method
+from metrix.experiments.tuning.protocol import StudyData
 from metrix.experiments.tuning.spaces import build_space
 from metrix.experiments.tuning.starting import FEWER_FOLDS
-from metrix.experiments.tuning.study import StudyData
 from metrix.messages import count, format_duration
 from metrix.reproduce.budget import parse_duration
 from metrix.train.config import Config, parse_config
