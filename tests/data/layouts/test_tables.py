@@ -214,6 +214,16 @@ def test_a_manifest_with_thumbnails_stays_a_manifest(photos: Path, tmp_path: Pat
     assert "manifest:FILE uses those" in catalogue.notes[0]
 
 
+def test_structures_that_are_no_images(photos: Path, tmp_path: Path) -> None:
+    files = list_files(photos)
+    sizes = [{"width": n, "height": 1} for n in range(len(files))]
+    catalogue = data.read_catalogue(write_parquet(tmp_path / "p.parquet", build_table(files, extra={"size": sizes})))
+    assert (len(catalogue.paths), catalogue.paths[1]) == (len(files), "p.parquet/image/1")
+    nested = pa.table({"image": [{"photo": {"bytes": b"", "path": ""}}], "label": ["a"]})
+    with pytest.raises(DataError, match=r"expected the columns label, path .*; or a column of images, as bytes or as"):
+        data.read_catalogue(write_parquet(tmp_path / "q.parquet", nested))
+
+
 def test_files_that_do_not_fit_together(photos: Path, tmp_path: Path) -> None:
     files = list_files(photos)
     write_parquet(tmp_path / "f" / "1.parquet", build_table(files))

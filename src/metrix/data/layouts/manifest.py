@@ -222,6 +222,8 @@ def _check_columns(path: Path, given: Sequence[str]) -> None:
         if name not in given and not (name == "label" and SETS in given):
             near = difflib.get_close_matches(name, given, n=1, cutoff=0.6)
             hint = f"; rename {near[0]!r}?" if near else ""
+            if name == "path" and path.suffix.lower() == ".parquet":
+                hint += "; or a column of images, as bytes or as structures of bytes and a path"
             raise DataError(
                 f"{path}: expected the columns {', '.join(NEEDED)} (optional: {', '.join(OPTIONAL)}), "
                 f"got {', '.join(given)}{hint}"

@@ -59,7 +59,7 @@ def find_image_columns(path: Path, schema: Any, *, look: bool = True) -> list[st
         fields = (
             {kind.field(n).name: kind.field(n).type for n in range(kind.num_fields)} if types.is_struct(kind) else {}
         )
-        bytes_and_path = is_binary(fields.get(BYTES)) and PATH in fields if fields else False
+        bytes_and_path = PATH in fields and BYTES in fields and is_binary(fields[BYTES])
         is_image = _kind_of(declared.get(field.name)) == "Image" and (bytes_and_path or is_binary(kind))
         if bytes_and_path or is_image or (look and is_binary(kind) and _starts_as_image(path, field.name)):
             found.append(field.name)
