@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from metrix.core.factors import draw
 from metrix.core.influence import class_centres, draw_partners, influence_loss, mixed_influence_loss
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
@@ -50,7 +51,7 @@ class Influence:
         found = influence_loss(embeddings, labels, self.centres)
         if self.strength > 0:
             partners = draw_partners(labels, self.generator)
-            lam = _draw_beta(self.alpha, len(labels), self.generator)
+            lam = draw((len(labels),), self.alpha, self.generator, torch.device("cpu"), torch.float32)
             mixed = mixed_influence_loss(embeddings, labels, self.centres, self.old(inputs), partners, lam)
             found = found + self.strength * mixed
         return self.weight * found
@@ -103,9 +104,3 @@ def build_influence(config: Config, embedder: Embedder, generator: torch.Generat
     weights = Path(train.compatible_with) / RUN_MODEL / WEIGHTS_FILE
     digest = torch.frombuffer(bytearray(hashlib.sha256(weights.read_bytes()).digest()), dtype=torch.uint8)
     return Influence(old, digest, train.compatible_weight, train.compatible_strength, config.mixing.alpha, generator)
-
-
-def _draw_beta(alpha: float, count: int, generator: torch.Generator) -> Tensor:
-    """λ (count,) ~ Beta(α, α), as the share of two gamma variables."""
-    gammas = torch._standard_gamma(torch.full((2, count), alpha, dtype=torch.float64), generator=generator)
-    return (gammas[0] / gammas.sum(dim=0)).float()
