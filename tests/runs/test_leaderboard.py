@@ -15,6 +15,7 @@ from metrix.errors import InvalidInput
 from metrix.runs.leaderboard import LeaderboardRow, append_to_leaderboard, read_leaderboard
 from metrix.runs.leaderboard_rows import describe_command, measure_rows, merge_seeds
 from metrix.train import Config
+from metrix.train.config import read_config
 
 
 def draw_row(**changes: Any) -> dict[str, Any]:
@@ -77,6 +78,11 @@ def test_rows_are_written_once_and_read_again(tmp_path: Path) -> None:
             draw_row(measures={"recall@1": {"value": 0.7, "low": 0.8, "high": 0.6, "over": "seeds"}}),
             "recall@1: expected low ≤ high, got 0.8 and 0.6",
         ),
+        (
+            draw_row(measures={"recall@1": {"value": 0.9, "low": 0.6, "high": 0.8, "over": "classes"}}),
+            "recall@1: expected low ≤ value ≤ high, got 0.6, 0.9 and 0.8",
+        ),
+        (json.dumps(draw_row()).replace("theirs", "\\ud800"), "line 2: JSON: "),
         (draw_row(seeds=[-1]), r"line 2: seeds\.0: "),
         (draw_row(seeds="0"), "line 2: seeds: "),
         (draw_row(dim="512"), "line 2: dim: .* got '512'"),
@@ -187,3 +193,25 @@ def test_the_command_of_a_run_gives_its_settings(metrix) -> None:
     assert words[:3] == ["metrix", "train", "glyphs"]
     printed = metrix(*words[1:], "--seed", 4, "--print-config").out
     assert printed == config.to_yaml()
+
+
+@pytest.mark.parametrize("weights", [None, "pretrained", "/home/a/w.safetensors"])
+def test_the_command_of_a_run_names_the_weights_it_began_with(metrix, weights: str | None) -> None:
+    """Without --weights, the command line takes pretrained ones for photos."""
+    config = Config().with_values({"data": "/home/a/photos", "backbone": "resnet18", "weights": weights})
+    words = describe_command(config).split()
+    assert "/home" not in " ".join(words)
+    printed = metrix(*words[1:], "--print-config").out
+    assert printed == config.to_yaml().replace("/home/a/", "")
+
+
+def test_the_command_of_a_student_is_that_of_distillation(
+    metrix, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    given = ["--unlabelled", "more", "--unlabelled", "others", "--angle-weight", "3", "--compatible"]
+    printed = metrix("distil", run.name, *given, "--print-config").out
+    (tmp_path / "c.yaml").write_text(printed)
+    words = describe_command(read_config(tmp_path / "c.yaml")).split()
+    assert words[:4] == ["metrix", "distil", run.name, "--data"]
+    assert metrix(*words[1:], "--print-config").out == printed

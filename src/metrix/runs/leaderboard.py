@@ -52,6 +52,8 @@ class Measured(_Record):
             raise ValueError("expected low, high and over together, or none of them")
         if self.low is not None and self.high is not None and not self.low <= self.high:
             raise ValueError(f"expected low ≤ high, got {self.low:g} and {self.high:g}")
+        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+            raise ValueError(f"expected low ≤ value ≤ high, got {self.low:g}, {self.value:g} and {self.high:g}")
         return self
 
 
@@ -174,7 +176,7 @@ def _parse(where: str, line: str) -> LeaderboardRow:
 def _describe_error(where: str, error: ValidationError) -> str:
     """The first field that is wrong, and why."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    field = ".".join(str(part) for part in first["loc"] if part != "[key]") or "JSON"
     if first["type"] == "extra_forbidden":
         return f"{where}: {unknown_choice('field', field, _fields_beside(first['loc']))}"
     if first["type"] == "missing":

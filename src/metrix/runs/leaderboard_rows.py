@@ -19,7 +19,9 @@ from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.train.batches import Report, ignore_report
 from metrix.train.config import Config
 from metrix.train.data_place import path_of
+from metrix.train.network import with_usual_weights
 
+FILES = ("compatible_with", "weights")  # whose folders are those of one machine
 UNRELATED = ("seed", "workers", "cache", "device", "log", "micro_batch", "checkpoint_steps", "compile")
 
 
@@ -97,7 +99,8 @@ def _measure(value: float, interval: tuple[float, float] | None, over: str) -> M
     if interval is None or not all(map(math.isfinite, interval)):
         return Measured(value=float(value))
     low, high = (min(max(float(bound), 0.0), 1.0) for bound in interval)
-    return Measured.model_validate({"value": float(value), "low": low, "high": high, "over": over})
+    value = float(value)  # resamples that are all alike may be off it by rounding
+    return Measured.model_validate({"value": value, "low": min(low, value), "high": max(high, value), "over": over})
 
 
 def merge_seeds(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
@@ -154,16 +157,24 @@ def name_data(spec: str) -> str:
 
 
 def describe_command(config: Config) -> str:
-    """The command that trains with these settings, without the seed, the folder of the data and what changes no result.
+    """The command that trains with these settings, without the seed, the folders of files and what changes no result.
 
     >>> describe_command(Config().with_values({"loss": "contrastive", "mixup": (), "seed": 3}))
     'metrix train glyphs --loss contrastive --mixup none'
     """
+    found = config.differences_to(Config())
+    if with_usual_weights(config).model.weights is not None:  # as the command line takes them if none are named
+        found["weights"] = config.model.weights or "random"
     words = ["metrix", "train", name_data(config.data.data)]
-    for key, value in config.differences_to(Config()).items():
-        if key in (*UNRELATED, "data", "root"):
+    if config.distil.teacher is not None:
+        words = ["metrix", "distil", name_data(config.distil.teacher), "--data", name_data(config.data.data)]
+    for key, value in found.items():
+        if key in (*UNRELATED, "data", "root", "teacher"):
             continue
-        words += _flag(key, value)
+        if key == "unlabelled":  # given once for each
+            words += [word for folder in value for word in _flag(key, name_data(folder))]
+        else:
+            words += _flag(key, name_data(value) if key in FILES and value is not None else value)
     return shlex.join(words)
 
 
