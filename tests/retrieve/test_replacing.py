@@ -158,6 +158,25 @@ def test_images_that_cannot_be_read(old: Path, other_run: Path, tmp_path: Path) 
     assert done.index.description.skipped == 2
 
 
+def test_what_was_an_image_when_it_was_embedded_is_left_out_too(
+    old: Path, other_run: Path, tmp_path: Path, few_at_once: None
+) -> None:
+    replace_items(old, other_run, limit=8)
+    (tmp_path / "photos" / "kind 0" / "1.jpg").write_bytes(b"broken since")
+    done = replace_items(old, other_run, max_bad=1)
+    assert done.left_out == ("kind 0/1.jpg",)
+    assert len(done.index) == 35
+    assert done.index.find(["kind 0/1.jpg"]).tolist() == [-1]
+
+
+def test_images_that_have_moved(old: Path, other_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"none of its 36 images can be read in .*photos: .* say where with --root"):
+        replace_items(old, other_run, max_bad=36)
+    done = replace_items(old, other_run, root=tmp_path / "elsewhere")
+    assert (done.embedded, done.complete) == (36, True)
+
+
 @pytest.mark.parametrize("kind", ["hnsw", "milvus"])
 def test_other_kinds_and_stores(kind: str, run: Path, other_run: Path, tmp_path: Path) -> None:
     photos, store = write_photos(tmp_path / "photos", 6, 6), "faiss"
@@ -191,10 +210,13 @@ def test_the_command(metrix: Any, refused: Any, old: Path, other_run: Path, tmp_
     refused("index", other_run, "--update", "--only-old", words="expected the index, got none")
     refused("index", other_run, photos, "-o", old, "--limit", 3, words="expected with --update --only-old")
     refused("index", other_run, "-o", old, "--update", "--only-old", "--engine", "bf16", words="--engine torch")
-    part = metrix("index", other_run, "-o", old, "--update", "--only-old", "--limit", 30)
+    refused("index", other_run, "-o", old, "--update", "--only-old", "--dim", 8, words="expected whole vectors")
+    photos.rename(tmp_path / "moved")
+    photos, moved = tmp_path / "moved", ("--root", tmp_path / "moved")
+    part = metrix("index", other_run, "-o", old, "--update", "--only-old", "--limit", 30, *moved)
     assert part.code == 0, part.err
     assert "6 images to go; the index answers as before" in part.out
-    whole = metrix("index", other_run, "-o", old, "--update", "--only-old", "--json")
+    whole = metrix("index", other_run, "-o", old, "--update", "--only-old", "--json", *moved)
     assert whole.json["complete"]
     assert whole.json["embedded"] == 6
-    assert metrix("search", old, photos / "kind 0" / "0.jpg", "--json").code == 0
+    assert metrix("search", old, photos / "kind 0" / "0.jpg", "--json", *moved).code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from metrix.errors import DataError, InvalidInput, LabelError, ShapeError
+from metrix.retrieve import upgrading
 from metrix.retrieve.adapter_measures import NEW, OLD, measure_adapters
 from metrix.retrieve.classify import Classifier, Prediction
 from metrix.retrieve.encoder import ImageEncoder, fingerprint
@@ -275,7 +277,7 @@ def test_other_images_serve_as_pairs(index: Index, run: Path, other_run: Path, t
     assert done.measured.classes == 7
     some = upgrade_index(index, other_run, images=[others], most=25, keep=False, resamples=0)
     assert len(some.pairs) == 25
-    with pytest.raises(InvalidInput, match=r"--images: expected at least 20 images .* got 5"):
+    with pytest.raises(InvalidInput, match=r"--images: expected at least 25 images .* got 5"):
         upgrade_index(index, other_run, images=[others / "kind 1"])
     with pytest.raises(InvalidInput, match="give --old RUN"):
         upgrade_index(index, other_run, images=[others], old_run=tmp_path / "nothing")
@@ -305,7 +307,7 @@ def test_hostile_indexes_and_files(index: Index, run: Path, other_run: Path, tmp
     described = index.description.model_dump()
     gone = index.description.model_copy(update={"root": str(tmp_path / "gone"), "relative_root": None})
     with pytest.raises(
-        InvalidInput, match=r"expected at least 20 items whose images are in .*got 0 \(36 images missing"
+        InvalidInput, match=r"expected at least 25 items whose images are in .*got 0 \(36 images missing"
     ):
         upgrade_index(Index(index.store, gone, index.folder), other_run)
     upgrade_index(index, other_run, resamples=0)
@@ -338,8 +340,35 @@ def test_few_or_strange_labels() -> None:
     assert "identity" not in measure_adapters(x, x[:, :3], None, resamples=0).searches
     with pytest.raises(LabelError):
         measure_adapters(x, x, [str(n) for n in range(40)], ["procrustes"])
-    with pytest.raises(InvalidInput, match="to fit an adapter on without one of 5 parts"):
-        measure_adapters(x[:22], x[:22], None, ["procrustes"])
+    with pytest.raises(InvalidInput, match=r"expected at least 25 images embedded by both models.* got 24;"):
+        measure_adapters(x[:24], x[:24], None, ["procrustes"])
+    assert measure_adapters(x[:25], x[:25], None, ["procrustes"], resamples=0).images == 25
+    uneven = ["a"] * 30 + ["b", "c", "d", "e", "f"] * 2  # without the largest class, too few would be left
+    found = measure_adapters(x, x, uneven, ["procrustes"], resamples=0)
+    assert (found.held_out, found.classes) == ("images", 6)
+
+
+def test_an_adapter_that_finds_less_than_the_old_model_is_remarked(
+    index: Index, other_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = upgrade_index(index, other_run, keep=False, resamples=20).measured
+    chosen = measured.searches[measured.chosen]
+    for high, certain in ((-0.01, True), (0.0, False)):
+        worse = dataclasses.replace(chosen, difference=-0.2, difference_interval=(-0.3, high))
+        found = dataclasses.replace(measured, searches={**measured.searches, measured.chosen: worse})
+        monkeypatch.setattr(upgrading, "measure_adapters", lambda *_, found=found, **__: found)
+        remarks = upgrade_index(index, other_run, keep=False).remarks
+        assert any("less than those of the old model: Recall@1 -20.0" in one for one in remarks) == certain
+
+
+def test_an_adapter_that_cannot_fit_is_an_error_before_images_are_embedded(
+    index: Index, other_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upgrading, "pair_items", lambda *_: pytest.fail("images were embedded"))
+    shorter = Index(index.store, index.description, index.folder)
+    monkeypatch.setattr(Index, "dim", 16)
+    with pytest.raises(ShapeError, match="identity: expected vectors of one dimension, got 64 of the new model and 16"):
+        upgrade_index(shorter, other_run, kind="identity")
 
 
 def test_the_command(metrix: Any, refused: Any, index: Index, run: Path, other_run: Path) -> None:

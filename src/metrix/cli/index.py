@@ -156,7 +156,7 @@ def index(
         names = f"{', '.join(changes)} and --relabel"
         raise InvalidInput(f"expected one of {names}, got {' and '.join(chosen)}")
     if only_old:
-        _require_replacing(images, output, update, engine)
+        _require_replacing(images, output, update, engine, dim)
     elif limit is not None:
         raise InvalidInput(f"--limit: expected with --update --only-old, got {limit} without; leave it out")
     target = output or _default_output(images, run if info else None)
@@ -164,7 +164,8 @@ def index(
         _describe(target).print(json_output)
         return
     if only_old:
-        _replace(run, target, store, limit, parse_max_bad(max_bad), json_output).print(json_output)
+        options = {"store": store, "root": root, "limit": limit, "max_bad": parse_max_bad(max_bad)}
+        _replace(run, target, options, json_output).print(json_output)
         return
     with show_progress(json_output) as report:
         if delete or any(given is not None for given in (merge, set_columns, relabel)):
@@ -184,7 +185,9 @@ def index(
     outcome.print(json_output)
 
 
-def _require_replacing(images: list[str] | None, output: Path | None, update: bool, engine: str | None) -> None:
+def _require_replacing(
+    images: list[str] | None, output: Path | None, update: bool, engine: str | None, dim: int | None
+) -> None:
     if not update:
         raise InvalidInput(
             "--only-old: expected with --update, got it alone: metrix index -o INDEX --update --only-old"
@@ -195,11 +198,13 @@ def _require_replacing(images: list[str] | None, output: Path | None, update: bo
         raise InvalidInput("--only-old: expected the index, got none; metrix index -o INDEX --update --only-old")
     if engine not in (None, "torch"):
         raise InvalidInput(f"--only-old: expected --engine torch, the exact one, got {engine}; leave it out")
+    if dim is not None:
+        raise InvalidInput(
+            f"--only-old: expected whole vectors, got --dim {dim}; leave it out, or build the index anew"
+        )
 
 
-def _replace(
-    run: Path | None, target: Path, store: str | None, limit: int | None, max_bad: int | float | None, quiet: bool
-) -> Outcome:
+def _replace(run: Path | None, target: Path, options: dict[str, Any], quiet: bool) -> Outcome:
     from metrix.cli.terminal.next_steps import command
     from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.progress import show_progress
@@ -208,7 +213,7 @@ def _replace(
     from metrix.retrieve.replacing import replace_items
 
     with show_progress(quiet) as report:
-        done = replace_items(target, run, store=store, limit=limit, max_bad=max_bad, report=report)
+        done = replace_items(target, run, **options, report=report)
     content = {"index": str(target), "complete": done.complete, "embedded": done.embedded, "waiting": done.waiting}
     content |= {"left_out": list(done.left_out), "run": str(done.run), "count": done.index.description.count}
     remarks = [f"left out: {first_few(done.left_out)}"] if done.left_out else []

@@ -38,7 +38,7 @@ def upgrade(
         Path | None,
         typer.Option(metavar="RUN", help="with --images: the run that made the index, if it has moved"),
     ] = None,
-    pairs: Annotated[int, typer.Option(min=20, metavar="N", help="images to fit on, at most")] = 2000,
+    pairs: Annotated[int, typer.Option(min=25, metavar="N", help="images to fit on, at most")] = 2000,
     adapter: Annotated[
         str, typer.Option(help="auto, the best on held-out classes, or identity, procrustes, low-rank, mlp")
     ] = "auto",

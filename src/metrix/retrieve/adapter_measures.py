@@ -13,12 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from metrix.errors import InvalidInput, unknown_choice
+from metrix.errors import InvalidInput
 from metrix.evaluate.cross_model import CrossRecall, measure_across_models
-from metrix.search.adapters import ADAPTERS, MINIMUM, Vectors, check_pairs, fit_adapter, mean_cosine, split_groups
+from metrix.search.adapters import (
+    ADAPTERS,
+    MINIMUM,
+    Vectors,
+    check_pairs,
+    fit_adapter,
+    mean_cosine,
+    require_kind,
+    split_groups,
+)
 from metrix.train.batches import Report, ignore_report
 
 FOLDS = 5
+FEWEST = MINIMUM * FOLDS // (FOLDS - 1)  # images, to fit on all parts but one
 OLD, NEW = "old", "new"  # the old model alone, and the new one with all images embedded again
 
 
@@ -59,26 +69,31 @@ def measure_adapters(
 
     Args:
         new, old: (n, d') and (n, d), the same images by both models.
-        labels: the class of each; None if there are none.
+        labels: the class of each; None if there are none. With fewer than five classes, or one that nearly all images
+            are of, images are held out alone.
         kinds: of adapters; all that fit the dimensions by default.
         resamples: of the bootstrap, for intervals; 0 for none.
         seed: of the folds, the adapters and the bootstrap.
         report: is called with the progress.
 
     Raises:
-        InvalidInput: there are fewer than 20 images, or no class has two.
+        InvalidInput: there are fewer than 25 images, or no class has two.
     """
     x, y = check_pairs(new, old)
-    chosen_kinds = _choose_kinds(kinds, x.shape[1] == y.shape[1])
-    names = np.arange(len(x)) if labels is None else np.asarray([str(one) for one in labels])
-    by_class = labels is not None and len(np.unique(names)) >= FOLDS
-    groups = names if by_class else np.arange(len(x))
-    folds = list(split_groups(groups, FOLDS, seed))
-    if min(int((~held_out).sum()) for held_out in folds) < MINIMUM:
+    if len(x) < FEWEST:
         raise InvalidInput(
-            f"pairs: expected at least {MINIMUM} images to fit an adapter on without one of {FOLDS} parts of the "
-            f"{'classes' if by_class else 'images'}, got {len(x)} in all; 1,000 often suffice"
+            f"pairs: expected at least {FEWEST} images embedded by both models, to fit an adapter and measure it on "
+            f"others, got {len(x)}; 1,000 often suffice"
         )
+    for kind in kinds or ():
+        require_kind(kind, x.shape[1], y.shape[1])
+    chosen_kinds = list(kinds or (kind for kind in ADAPTERS if kind != "identity" or x.shape[1] == y.shape[1]))
+    names = np.arange(len(x)) if labels is None else np.asarray([str(one) for one in labels])
+    groups, by_class = names, len(np.unique(names)) >= FOLDS and labels is not None
+    folds = list(split_groups(groups, FOLDS, seed))
+    if not by_class or min(int((~held_out).sum()) for held_out in folds) < MINIMUM:
+        groups, by_class = np.arange(len(x)), False
+        folds = list(split_groups(groups, FOLDS, seed))
     mapped = {kind: np.empty_like(y) for kind in chosen_kinds}
     for number, held_out in enumerate(folds):
         for kind in chosen_kinds:
@@ -93,10 +108,3 @@ def measure_adapters(
     classes = None if labels is None else len(np.unique(names))
     held = "classes" if by_class else "images"
     return MeasuredAdapters(found.searches, cosines, best, mapped, len(y), classes, found.queries, held, found.chance)
-
-
-def _choose_kinds(kinds: Sequence[str] | None, same_dimension: bool) -> list[str]:
-    for kind in kinds or ():
-        if kind not in ADAPTERS:
-            raise unknown_choice("adapter", kind, ADAPTERS)
-    return list(kinds or (kind for kind in ADAPTERS if same_dimension or kind != "identity"))

@@ -52,6 +52,7 @@ def replace_items(
     run: Path | None = None,
     *,
     store: str | None = None,
+    root: Path | None = None,
     limit: int | None = None,
     max_bad: int | float | None = None,
     report: Report = ignore_report,
@@ -63,7 +64,7 @@ def replace_items(
     Args:
         folder: the index, of images that are at hand.
         run: of the new model; that of its adapter by default.
-        store: as for `Index.open`.
+        store, root: as for `Index.open`.
         limit: images that are embedded this time, at most.
         max_bad: items that may be left out of the index because their images cannot be read; none by default.
         report: is called with the progress.
@@ -71,7 +72,7 @@ def replace_items(
     Raises:
         DataError: more images cannot be read; everything else is embedded, and the index stays as it is.
     """
-    index = Index.open(folder, store)
+    index = Index.open(folder, store, root)
     now = index.description
     if run is None and now.adapter is None:
         raise InvalidInput(
@@ -134,6 +135,7 @@ def _replace(
             return Replaced(index, embedded, len(waiting) - len(some), (), model.run.path)
         left_out = [one for one in ids if one in unreadable and not staged.has(one, stamps[one])]
         _require_readable(index, left_out, len(ids), max_bad)
+        staged.forget(left_out)
         try:
             _switch(index, model, new, staged, left_out)
         except ItemsChangedError:  # some were added meanwhile
@@ -154,8 +156,13 @@ def _stamp(index: Index, one: str) -> str:
 
 
 def _require_readable(index: Index, left_out: Sequence[str], count: int, max_bad: int | float | None) -> None:
-    most = 0 if max_bad is None else bad_limit(max_bad, count)
-    if len(left_out) > most or len(left_out) == count:
+    if len(left_out) == count:
+        raise DataError(
+            f"{index.folder}: none of its {count:,} images can be read in "
+            f"{index.description.root or index.description.data}: {first_few(left_out)}; the index is as it was: if "
+            "they have moved, say where with --root"
+        )
+    if len(left_out) > (0 if max_bad is None else bad_limit(max_bad, count)):
         raise DataError(
             f"{index.folder}: {len(left_out):,} of {count:,} images are missing or cannot be read, so the new model "
             f"cannot embed them: {first_few(left_out)}; the others are embedded, and the index is as it was: put them "

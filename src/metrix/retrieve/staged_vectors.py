@@ -85,6 +85,11 @@ class StagedVectors:
             found[row] = self._vectors[number][place]
         return found, there
 
+    def forget(self, ids: Sequence[str]) -> None:
+        """Do without the vectors of some images, as of what they were before they changed."""
+        for one in ids:
+            self._places.pop(one, None)
+
     def remove(self) -> None:
         """Delete all portions, also those for other models."""
         self._vectors, self._places = [], {}

@@ -16,7 +16,7 @@ from metrix.retrieve.engine_choice import open_query_engine
 from metrix.retrieve.vector_pairs import VectorPairs, pair_images, pair_items
 from metrix.runs.trained_model import TrainedModel, open_run
 from metrix.search import LABEL, Fingerprint, Index, Threshold
-from metrix.search.adapters import FittedAdapter, fit_adapter
+from metrix.search.adapters import FittedAdapter, fit_adapter, require_kind
 from metrix.search.calibration import KnownAnswers, require_several, score_as_unknown
 from metrix.search.class_scores import VOTERS, EnrolledClasses, score_classes
 from metrix.search.cross_pairs import count_cross_pairs
@@ -92,6 +92,8 @@ def upgrade_index(
         )
     model = open_run(run, report)
     new = _require_new(index, made_by, model)
+    if kind is not None:
+        require_kind(kind, new.dim, index.dim)
     encoder = ImageEncoder(model, index.description.data)
     if images:
         old = _open_old(index, made_by, old_run, report)
@@ -105,6 +107,7 @@ def upgrade_index(
     groups = pairs.labels if measured.held_out == "classes" else None
     adapter = fit_adapter(pairs.new, pairs.old, measured.chosen, groups, seed)
     remarks = [_describe_few(pairs)] if len(pairs) < SUFFICE else []
+    remarks += _describe_loss(measured)
     before = _before(index, made_by)
     threshold = _choose_threshold(before, measured, pairs, resamples, seed, remarks)
     open_set = _choose_open_set(before, measured, pairs, seed, remarks)
@@ -150,6 +153,18 @@ def _describe_few(pairs: VectorPairs) -> str:
         f"the adapter is fitted on {pairs.whence} only; {SUFFICE:,} often suffice, and more images bring it closer to "
         "the old model"
     )
+
+
+def _describe_loss(measured: MeasuredAdapters) -> list[str]:
+    """A warning where it is certain that queries through the adapter find less than those of the old model."""
+    found = measured.searches[measured.chosen]
+    if found.difference_interval is None or found.difference_interval[1] >= 0:
+        return []
+    low, high = (100 * bound for bound in found.difference_interval)
+    return [
+        f"queries through the adapter find less than those of the old model: Recall@1 {100 * found.difference:+.1f} "
+        f"points ({low:+.1f} to {high:+.1f}); rather let the old model answer until the items are embedded again"
+    ]
 
 
 def _choose_threshold(

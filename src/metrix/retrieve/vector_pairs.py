@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from metrix.errors import InvalidInput
 from metrix.messages import count
+from metrix.retrieve.adapter_measures import FEWEST
 from metrix.retrieve.encoder import ImageEncoder
 from metrix.retrieve.image_lists import list_images, split_id
 from metrix.retrieve.item_images import embed_items, has_image
 from metrix.search import LABEL, Index
-from metrix.search.adapters import MINIMUM
 from metrix.train.batches import Report, ignore_report
 
 LARGEST = 10  # images of a class that are taken where there are very many classes
@@ -44,7 +44,7 @@ def pair_items(
     Items that went through an adapter themselves are among them, if there are any.
 
     Raises:
-        InvalidInput: there are fewer than 20 such items.
+        InvalidInput: there are fewer than 25 such items.
     """
     if index.description.root is None and index.description.data is None:
         raise InvalidInput(
@@ -64,11 +64,17 @@ def pair_items(
     vectors, places = embed_items(index, encoder, [ids[row] for row in chosen], report=report)
     kept = [chosen[place] for place in places.tolist()]
     missing += len(chosen) - len(kept)
-    if len(kept) < MINIMUM:
+    if len(kept) < FEWEST:
+        others = "give other images with --images, which both models embed"
         raise InvalidInput(
-            f"{index.folder}: expected at least {MINIMUM} items whose images are in "
-            f"{index.description.root or index.description.data}, got {len(kept)} ({count(missing, 'image')} missing "
-            "or broken); say where they are with --root, or give other images with --images, which both models embed"
+            f"{index.folder}: expected at least {FEWEST} items whose images are in "
+            f"{index.description.root or index.description.data}, got {len(kept)}"
+            + (
+                f" ({count(missing, 'image')} missing or broken); say where they are with --root, or"
+                if missing
+                else ";"
+            )
+            + f" {others}"
         )
     old = index.take(index.find([ids[row] for row in kept])).vectors
     whence = f"{count(len(kept), 'item')} of the index"
@@ -101,8 +107,8 @@ def pair_images(
     by_old, rows_old, _ = old.embed_files(files, boxes, report)
     by_new, rows_new, _ = new.embed_files(files, boxes, report)
     both = np.intersect1d(rows_old, rows_new)
-    if len(both) < MINIMUM:
-        raise InvalidInput(f"--images: expected at least {MINIMUM} images that can be read, got {len(both)}")
+    if len(both) < FEWEST:
+        raise InvalidInput(f"--images: expected at least {FEWEST} images that can be read, got {len(both)}")
     kept = None if labels is None else [labels[chosen[row]] for row in both.tolist()]
     whence = f"{count(len(both), 'image')} of {', '.join(str(one) for one in images)}"
     return VectorPairs(

@@ -133,9 +133,8 @@ def fit_adapter(new: object, old: object, kind: str, groups: object = None, seed
     >>> (turned([[1.0, 0.0, 0.0]]).round(3) + 0).tolist()
     [[0.0, 0.0, 1.0]]
     """
-    if kind not in ADAPTERS:
-        raise unknown_choice("adapter", kind, ADAPTERS)
     x, y = check_pairs(new, old)
+    require_kind(kind, x.shape[1], y.shape[1])
     together = np.arange(len(x)) if groups is None else np.asarray(groups)
     if len(np.unique(together)) < 2:
         together = np.arange(len(x))
@@ -143,6 +142,17 @@ def fit_adapter(new: object, old: object, kind: str, groups: object = None, seed
     arrays = ADAPTERS[kind].fit(x.astype(np.float64), y.astype(np.float64), held_out, seed)
     single = {name: one.astype(np.float32) for name, one in arrays.items()}
     return FittedAdapter(kind, x.shape[1], y.shape[1], single)
+
+
+def require_kind(kind: str, new_dim: int, dim: int) -> None:
+    """An error if there is no adapter of this kind from vectors of one length to those of another."""
+    if kind not in ADAPTERS:
+        raise unknown_choice("adapter", kind, ADAPTERS)
+    if kind == "identity" and new_dim != dim:
+        raise ShapeError(
+            f"adapter identity: expected vectors of one dimension, got {new_dim} of the new model and {dim} of the old "
+            "one; choose another adapter"
+        )
 
 
 def check_pairs(new: object, old: object) -> tuple[Vectors, Vectors]:
@@ -172,11 +182,6 @@ def split_groups(groups: NDArray[np.generic], parts: int, seed: int) -> Iterator
 
 
 def _fit_identity(x: NDArray[np.float64], y: NDArray[np.float64], held_out: NDArray[np.bool_], seed: int) -> Arrays:
-    if x.shape[1] != y.shape[1]:
-        raise ShapeError(
-            f"adapter identity: expected vectors of one dimension, got {x.shape[1]} of the new model and {y.shape[1]} "
-            "of the old one; choose another adapter"
-        )
     return {}
 
 
