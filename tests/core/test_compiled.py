@@ -52,6 +52,33 @@ def test_embedding_mixup(name):
     )
 
 
+def test_one_of_several_kinds_of_pairs_is_drawn_as_without_the_compiler():
+    def losses_of_steps(through):
+        objective = Metrix(losses.Contrastive(), "embed", generator=torch.Generator().manual_seed(1))
+        call, kinds = through(objective), set()
+        for _ in range(4):
+            yield differentiate(call, X)
+            kinds.add(objective.draw_step()[1])
+        assert kinds == {"pos-neg", "anc-neg"}
+
+    torch._dynamo.reset()
+    compiled = losses_of_steps(lambda objective: torch.compile(objective, backend="aot_eager", fullgraph=True))
+    for step in zip(compiled, losses_of_steps(lambda objective: objective), strict=True):
+        for found, expected in zip(*step, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("call", ["weights", "lam"])
+def test_numbers_that_are_given(call):
+    def make():
+        loss = losses.Contrastive()
+        if call == "weights":
+            return lambda x, labels: loss(x, labels, weights=torch.linspace(0, 1, len(x)))
+        return lambda x, labels: Metrix(loss, "embed").mixed(x, labels, lam=0.37, pairs="pos-neg")
+
+    assert_compiles(make)
+
+
 @pytest.mark.parametrize("name", ["multi-similarity", "proxy-anchor", "proxy-nca++"])
 def test_prefixes(name):
     def make():

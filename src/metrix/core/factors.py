@@ -7,7 +7,7 @@ is divided into blocks and processes, and is computed where it is used, on any d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from weakref import WeakValueDictionary
 
@@ -53,6 +53,14 @@ class Factors:
     per_pair: bool
     generator: torch.Generator | None
     like: Tensor
+    _key: list[Tensor] = field(init=False, repr=False, default_factory=list)
+
+    @property
+    def key(self) -> Tensor:
+        """Of the counter-based generator, drawn once."""
+        if not self._key:
+            self._key.append(draw_key(self.generator))
+        return self._key[0]
 
     def of(self, *shape: int) -> FactorMatrix:
         """λ of all pairs in a matrix of this shape, such as (left, right), which is computed by rows."""
@@ -60,9 +68,11 @@ class Factors:
         if isinstance(self.given, str):
             raise InvalidInput(f"lam: expected a number, a tensor or None, got {self.given!r}")
         if self.given is not None:
-            lam = check_lam(as_real("lam", self.given), shape).to(device=device, dtype=dtype)
+            is_number = isinstance(self.given, int | float)
+            lam = torch.tensor(self.given, dtype=torch.float64) if is_number else as_real("lam", self.given)
+            lam = check_lam(lam, shape).to(device=device, dtype=dtype)
             return FactorMatrix(shape, lam.expand(shape), None, self.alpha)
-        key = draw_key(self.generator)
+        key = self.key
         if not self.per_pair:
             lam = FactorMatrix((1,), self.like, key, self.alpha).rows()
             return FactorMatrix(shape, lam.squeeze(0).expand(shape), None, self.alpha)
@@ -127,11 +137,27 @@ def draw(
 
 def draw_key(generator: torch.Generator | None) -> Tensor:
     """A key of the counter-based generator, (2,), from one draw on the device of the generator."""
+    return _draw_integers(-(2**31), 2**31, [2], torch.int32, generator)
+
+
+def choose(count: int, generator: torch.Generator | None) -> int:
+    """A uniform draw from 0 to `count` - 1; the generator is not used where there is only one choice."""
+    return int(choose_number(count, generator)) if count > 1 else 0
+
+
+def choose_number(count: int, generator: torch.Generator | None) -> Tensor:
+    """The same draw as a tensor, (): a compiled graph has no branch on it."""
+    return _draw_integers(0, count, [], torch.int64, generator)
+
+
+def _draw_integers(
+    low: int, high: int, shape: list[int], dtype: torch.dtype, generator: torch.Generator | None
+) -> Tensor:
     if generator is not None and torch.compiler.is_compiling():
-        key: Tensor = _draw_key_of(id(generator))
-        return key
+        drawn: Tensor = _draw_integers_of(id(generator), low, high, shape, dtype)
+        return drawn
     at = torch.device("cpu") if generator is None else generator.device
-    return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, generator=generator, device=at)
+    return torch.randint(low, high, shape, dtype=dtype, generator=generator, device=at)
 
 
 # A compiled graph takes no generator: it asks for the draw of one by its address.
@@ -143,22 +169,14 @@ def register_generator(generator: torch.Generator) -> None:
     _GENERATORS[id(generator)] = generator
 
 
-@torch.library.custom_op("metrix::draw_key", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def _draw_key_of(address: int) -> Tensor:
-    return draw_key(_GENERATORS[address]).cpu()
+@torch.library.custom_op("metrix::draw_integers", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def _draw_integers_of(address: int, low: int, high: int, shape: list[int], dtype: torch.dtype) -> Tensor:
+    return _draw_integers(low, high, shape, dtype, _GENERATORS[address]).cpu()
 
 
-@_draw_key_of.register_fake
-def _(address: int) -> Tensor:
-    return torch.empty(2, dtype=torch.int32)
-
-
-def choose(count: int, generator: torch.Generator | None) -> int:
-    """A uniform draw from 0 to `count` - 1; the generator is not used where there is only one choice."""
-    if count == 1:
-        return 0
-    at = generator.device if generator is not None else torch.device("cpu")
-    return int(torch.randint(count, (), generator=generator, device=at))
+@_draw_integers_of.register_fake
+def _(address: int, low: int, high: int, shape: list[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype)
 
 
 def _hash(counter: Tensor, key: Tensor) -> Tensor:

@@ -153,7 +153,10 @@ class Loss(nn.Module):
                 f"weights: {type(self).__name__} is no mean over examples as anchors; weigh examples with such a loss, "
                 "as losses.MultiSimilarity and losses.ProxyNCA are"
             )
-        if given.shape != (len(sets.anchors),) or not bool(((given >= 0) & (given < torch.inf)).all()):
+        usable = given.shape == (len(sets.anchors),)
+        if usable and values_are_at_hand(given):
+            usable = bool(((given >= 0) & (given < torch.inf)).all())
+        if not usable:
             raise InvalidInput(f"weights: expected {len(sets.anchors)} numbers from 0, got {describe_value(weights)}")
         compared = compare_clean(sets, mined)
 

@@ -13,7 +13,7 @@ from metrix.core.choices import METRIX_PAPER, find, find_several
 from metrix.core.compute.derivatives import without_autocast
 from metrix.core.compute.micro_batches import embed, without_micro_batches
 from metrix.core.distributed.ranks import Batch, Gathering
-from metrix.core.factors import Factors, check_drawing, choose
+from metrix.core.factors import Factors, check_drawing, choose, choose_number
 from metrix.core.loss import AnyLabels, Loss, LossValue
 from metrix.core.mined import Indices
 from metrix.core.mixed import mixed_loss
@@ -293,7 +293,16 @@ class Metrix(MixingObjective):
         generator = self.ranks.own_generator(self.generator) if local and per_pair and lam is None else self.generator
 
         factors = Factors(lam, self.alpha, per_pair, generator, sets.examples)
-        found = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest)
+        if kind in PAIR_KINDS:
+            found = mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[kind], hardest)
+        else:  # in a compiled graph: the loss of every kind, of which the drawn one counts
+            drawn = choose_number(len(self.pairs), generator).to(sets.examples.device)
+            each = [mixed_loss(self.loss, mixture, sets, factors, PAIR_KINDS[name], hardest) for name in self.pairs]
+            value, usable = (
+                torch.stack(x).index_select(0, drawn.view(1)).view(())
+                for x in ([found.value for found in each], [found.usable for found in each])
+            )
+            found = each[0]._replace(value=value, usable=usable)
         return found._replace(value=gather.tie(found.value))
 
     def _warn_if_cancelled(self) -> None:
@@ -309,6 +318,9 @@ class Metrix(MixingObjective):
             )
 
     def _draw_pairs(self) -> str:
+        """A kind of mixing pairs; a compiled graph, which has no branch on what is drawn, computes all of them."""
+        if torch.compiler.is_compiling() and len(self.pairs) > 1:
+            return " or ".join(self.pairs)
         return self.pairs[choose(len(self.pairs), self.generator)]
 
     def _given(self, pairs: str | None) -> str:
