@@ -122,7 +122,7 @@ def test_drawing_weights_are_those_of_the_formula(dim):
     x = torch.randn(10, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[:, 0] += 1.5 * x.norm(dim=1)  # near enough to be drawn
     x, labels = torch.nn.functional.normalize(x, dim=1), torch.arange(10) // 2
-    found = distance_weights(distances(x), pairs_of(labels).negative, dim, 0.5, 1.4)
+    found = distance_weights(distances(x), pairs_of(labels, x).negative, dim, 0.5, 1.4)
     for a in range(10):
         expected = torch.tensor(literal_baselines.weights(x, labels, a, 0.5, 1.4), dtype=torch.float64)
         torch.testing.assert_close(found[a], expected)
@@ -137,7 +137,7 @@ def test_negatives_are_drawn_with_these_weights():
     x[200:, 0] = 1 - at.square() / 2
     x[200:, 1] = (1 - x[200:, 0].square()).sqrt()
     generator = torch.Generator().manual_seed(0)
-    times = losses.Margin(generator=generator).draws(distances(x), pairs_of(labels), 4)
+    times = losses.Margin(generator=generator).draws(distances(x), pairs_of(labels, x), 4, 199)
     assert times[:200].sum(1).tolist() == [199] * 200
     drawn = times[:200, 200:].sum(0)
     expected = torch.tensor(literal_baselines.weights(x, labels, 0, 0.5, 1.4)[200:])

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from metrix import Clean, IMix, Metrix, MetrixWarning, MoCHi, PoolLinear, ProxySynthesis, losses
+from metrix import Clean, Metrix, MetrixWarning, PoolLinear, losses
 from metrix.errors import EmbeddingError, InvalidInput
+from metrix.experiments.methods import find_methods_for
+from metrix.train.names import LOSSES, METHODS
 from tests.devices.pretended_cuda import PretendedCuda
-from tests.losses_table import TABLE, WITH_KINDS
+from tests.losses_table import BASELINES, TABLE, WITH_KINDS
 
 CLASSES, PER_CLASS, DIM = 5, 4, 16
 LABELS = torch.arange(CLASSES).repeat_interleave(PER_CLASS)
@@ -92,17 +94,49 @@ def test_a_memory_is_not_asked_for_its_labels():
     assert_within_budget(compare(make, steps=2))
 
 
-RIVALS = {
-    "i-Mix": lambda: IMix(losses.Contrastive(), mixup="embed", generator=generator()),
-    "i-Mix, published": lambda: IMix(losses.Contrastive(), mixup="embed", temperature=0.2, generator=generator()),
-    "MoCHi": lambda: MoCHi(losses.MultiSimilarity(), generator=generator()),
-    "Proxy Synthesis": lambda: ProxySynthesis(TABLE["proxy-anchor"].build(CLASSES, DIM).float(), generator=generator()),
+@pytest.mark.parametrize("labels_there", [True, False], ids=["labels there", "labels here"])
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines(name, labels_there):
+    def make():
+        torch.manual_seed(0)
+        loss = BASELINES[name](CLASSES, DIM)
+        if hasattr(loss, "generator"):
+            loss.generator = generator()
+        return Clean(loss)
+
+    device = compare(make, labels_there=labels_there)
+    # a negative is drawn on the host, where the generator is: distances go there, and what was drawn comes back
+    drawn = name.startswith("margin")
+    assert device.synchronisations.total() <= drawn + labels_there, device.synchronisations
+    assert device.copies.total() <= 2, device.copies
+
+
+VARIANTS = {
+    "metrix": [{"mixup": "embed"}],
+    "imix": [{"mixup": "embed"}, {"mixup": "embed", "temperature": 0.2}, {"mixup": "embed", "targets": "classes"}],
 }
 
 
-@pytest.mark.parametrize("name", RIVALS)
-def test_rivals(name):
-    assert compare(RIVALS[name]).synchronisations.total() <= 1
+@pytest.mark.parametrize(
+    ("method", "name", "settings"),
+    [
+        pytest.param(method, name, settings, id=f"{method} {name} {settings}")
+        for name in ("contrastive", "multi-similarity", "proxy-anchor", "recall-at-k")
+        for method in find_methods_for(LOSSES[name])
+        for settings in VARIANTS.get(method, [{}])
+    ],
+)
+def test_mixing_methods(method, name, settings):
+    def make():
+        case = {**TABLE, **BASELINES}[name]
+        loss = case.build(CLASSES, DIM).float() if name in TABLE else case(CLASSES, DIM)
+        return METHODS[method].make(loss, generator=generator(), **settings)
+
+    device = compare(make)
+    assert device.synchronisations.total() <= 1, device.synchronisations
+    assert device.copies.total() <= 3, (
+        device.copies
+    )  # that of the clean loss, which is shown, and a table of λ among them
 
 
 @pytest.mark.parametrize(

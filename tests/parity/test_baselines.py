@@ -83,8 +83,9 @@ def test_margin(name, num_classes, monkeypatch):
 def test_what_margin_draws(name):
     """As many negatives as there are positives, from the negatives that may be drawn."""
     x, labels = sample(name)
-    f, pairs = F.normalize(x.detach(), dim=1), pairs_of(labels)
-    times = losses.Margin(generator=torch.Generator().manual_seed(0)).draws(distances_of(f), pairs, DIM)
+    f, pairs = F.normalize(x.detach(), dim=1), pairs_of(labels, x)
+    most = int(pairs.positive.sum(1).max())
+    times = losses.Margin(generator=torch.Generator().manual_seed(0)).draws(distances_of(f), pairs, DIM, most)
     for a in range(len(f)):
         p = torch.tensor(literal_baselines.weights(f, labels, a, 0.5, 1.4))
         assert int(times[a].sum()) == (int(pairs.positive[a].sum()) if p.sum() > 0 else 0)
@@ -124,9 +125,11 @@ def test_margin_of_pml(name, num_classes, monkeypatch):
     x, labels = sample(name)
     loss = losses.Margin(num_classes=num_classes, farthest=2.0).double()
     original = peer.MarginLoss(0.2, beta=1.2, learn_beta=True, num_classes=num_classes).double()
-    times = loss.draws(distances_of(F.normalize(x.detach(), dim=1)), pairs_of(labels), DIM)
+    pairs = pairs_of(labels, x)
+    most = int(pairs.positive.sum(1).max())
+    times = loss.draws(distances_of(F.normalize(x.detach(), dim=1)), pairs, DIM, most)
     monkeypatch.setattr(loss, "draws", lambda *args: times)
-    a, p = pairs_of(labels).positive.nonzero(as_tuple=True)
+    a, p = pairs.positive.nonzero(as_tuple=True)
     n = torch.arange(len(x)).repeat(len(x), 1).flatten().repeat_interleave(times.flatten())
     assert len(n) == len(a) > 0
     ours, expected = loss(x, labels), original(x, labels, (a, p, n))

@@ -32,11 +32,14 @@ class Baseline(nn.Module):
         embeddings = as_tensor("embeddings", embeddings)
         with without_autocast(embeddings):
             x = unit(embeddings)
-            return self.of_vectors(x, self.labels(labels, x).to(x.device))
+            return self.of_vectors(x, self.labels(labels, x))
 
     def of_vectors(self, x: Tensor, labels: Tensor) -> Tensor:
-        """The loss of vectors as they are; zero, with a warning once, if the batch has none of its terms."""
-        value, usable = self.of_unit(x, labels.to(x.device))
+        """The loss of vectors as they are; zero, with a warning once, if the batch has none of its terms.
+
+        Labels are on the host or beside the vectors.
+        """
+        value, usable = self.of_unit(x, labels)
         if values_are_at_hand(value) and not bool(usable):
             if not self._warned:
                 warn_unusable(self, len(x), self.needs)
@@ -69,8 +72,9 @@ class LabelPairs(NamedTuple):
         return (self.positive.any(1) & self.negative.any(1)).sum()
 
 
-def pairs_of(labels: Tensor) -> LabelPairs:
-    """Who is positive and who is negative to whom; nobody is positive to itself."""
+def pairs_of(labels: Tensor, x: Tensor) -> LabelPairs:
+    """Who is positive and who is negative to whom, beside the vectors x; nobody is positive to itself."""
+    labels = labels.to(x.device)
     same = labels.unsqueeze(1) == labels.unsqueeze(0)
     return LabelPairs(same.clone().fill_diagonal_(False), ~same)
 

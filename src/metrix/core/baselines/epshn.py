@@ -36,10 +36,10 @@ class EPSHN(Baseline):
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """softplus((s_n - s_p)/T), which is the same."""
-        pairs, S = pairs_of(labels), gram(x)
+        pairs, S = pairs_of(labels, x), gram(x)
         s_pos = S.masked_fill(~pairs.positive, -torch.inf).amax(1)
         below = pairs.negative & (s_pos.unsqueeze(1) > S)
         s_neg = S.masked_fill(~below, -torch.inf).amax(1)
         rows = below.any(1)
-        losses = F.softplus((s_neg[rows] - s_pos[rows]) / self.temperature)
+        losses = F.softplus((s_neg - s_pos).masked_fill(~rows, 0.0) / self.temperature) * rows
         return losses.sum() / rows.sum().clamp_min(1), pairs.usable

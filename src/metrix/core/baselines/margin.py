@@ -65,30 +65,30 @@ class Margin(Baseline):
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums, over the number of terms that are not zero."""
-        pairs, D = pairs_of(labels), distances(x)
+        most = int(torch.unique(labels.cpu(), return_counts=True)[1].max()) - 1  # positives of an anchor
+        labels = labels.to(x.device)
+        pairs, D = pairs_of(labels, x), distances(x)
         beta = at_least_float32(self.beta).to(D.dtype)
         beta = (beta.index_select(0, labels) if len(beta) > 1 else beta).unsqueeze(1)  # (n, 1) or (1, 1)
-        times = self.draws(D.detach(), pairs, x.shape[1])
+        times = self.draws(D.detach(), pairs, x.shape[1], most)
         pos = torch.relu(D - beta + self.margin) * pairs.positive
         neg = torch.relu(beta - D + self.margin) * times
-        nonzero = (pos > 0).sum() + times[neg > 0].sum()
+        nonzero = (pos > 0).sum() + (times * (neg > 0)).sum()
         return (pos.sum() + neg.sum()) / nonzero.clamp_min(1), pairs.positive.any(1).sum()
 
-    def draws(self, D: Tensor, pairs: LabelPairs, dim: int) -> Tensor:
-        """How many times each negative was drawn for each anchor: (n, n), int64."""
-        weights = distance_weights(D, pairs.negative, dim, self.nearest, self.farthest)
-        wanted = pairs.positive.sum(1)
+    def draws(self, D: Tensor, pairs: LabelPairs, dim: int, most: int) -> Tensor:
+        """How many times each negative was drawn for each anchor, `most` times in all: (n, n), int64."""
         times = torch.zeros_like(pairs.negative, dtype=torch.int64)
-        rows = ((weights.sum(1) > 0) & (wanted > 0)).nonzero().squeeze(1)
-        if len(rows) == 0:
+        if most == 0:
             return times
-        most = int(wanted[rows].max())
+        weights = distance_weights(D, pairs.negative, dim, self.nearest, self.farthest)
+        drawable = weights.sum(1) > 0
+        weights = weights.masked_fill(~drawable.unsqueeze(1), 1.0)  # what is drawn there does not count
         at = weights.device if self.generator is None else self.generator.device
-        drawn = torch.multinomial(weights[rows].to(at), most, replacement=True, generator=self.generator)
-        counted = torch.arange(most, device=D.device) < wanted[rows].unsqueeze(1)
-        chosen = torch.zeros(len(rows), len(D), dtype=torch.int64, device=D.device)
-        times[rows] = chosen.scatter_add_(1, drawn.to(D.device), counted.to(torch.int64))
-        return times
+        drawn = torch.multinomial(weights.to(at), most, replacement=True, generator=self.generator).to(D.device)
+        wanted = pairs.positive.sum(1) * drawable
+        counted = torch.arange(most, device=D.device) < wanted.unsqueeze(1)
+        return times.scatter_add(1, drawn, counted.to(torch.int64))
 
 
 def distance_weights(D: Tensor, negative: Tensor, dim: int, nearest: float, farthest: float) -> Tensor:

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from metrix.core.baselines.base import Baseline
+from metrix.core.comparison import to_device
 from metrix.core.compute.blocks import rows_in_block
 from metrix.core.compute.stream import sum_over_blocks
 from metrix.core.generic import Totals
+from metrix.core.sets import Sets
 from metrix.core.settings import check_scale
 from metrix.core.similarity import gram, rows_of_gram
 from metrix.errors import InvalidInput, check_integers, describe_value
@@ -58,36 +60,41 @@ class RecallAtK(Baseline):
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean over queries that have a positive."""
-        _, number, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-        positives = sizes[number] - 1
-        queries = positives.nonzero().squeeze(1)
+        P = Sets.of_examples(x, labels).positive_lists()
+        queries = P.counts.nonzero().squeeze(1)
         if len(queries) == 0:
             return x.sum() * 0.0, queries.new_zeros(())
-        blocks = torch.split(queries, rows_in_block(len(x) * int(positives.max())))
+        lists, sizes = P.examples[queries], P.counts[queries]
+        listed = torch.arange(lists.shape[1]) < sizes.unsqueeze(1)
+        ends = [0, *sizes.cumsum(0).tolist()]
+        size = rows_in_block(len(x) * lists.shape[1], x.device)
+        given = [queries, sizes, listed.nonzero()[:, 0], lists[listed], torch.tensor(self.ks).clamp(max=len(x))]
+        queries, sizes, row, positive, ks = to_device(given, x.device)
+        ks = ks.to(x.dtype)
+        blocks = [slice(at, min(at + size, len(queries))) for at in range(0, len(queries), size)]
 
-        def block_totals(rows: Tensor, x: Tensor) -> Totals:
-            S = gram(x) if len(rows) == len(x) else rows_of_gram(x, rows)
-            losses = self._of_queries(S, labels[rows].unsqueeze(1) == labels, rows)
-            count = torch.tensor(len(rows), device=rows.device)
+        def block_totals(block: slice, x: Tensor) -> Totals:
+            pairs = slice(ends[block.start], ends[block.stop])
+            own = queries[block]
+            S = gram(x) if len(own) == len(x) else rows_of_gram(x, own)
+            S = S.scatter(1, own.unsqueeze(1), -torch.inf)  # a query has no rank among its own candidates
+            losses = self._of_queries(S, row[pairs] - block.start, positive[pairs], sizes[block], ks)
+            count = torch.full((), len(own), device=x.device)
             return Totals(losses.sum().reshape(1), count.reshape(1), count)
 
         totals = sum_over_blocks(block_totals, blocks, [x])
         return totals.sums[0] / totals.counts[0], totals.anchors
 
-    def _of_queries(self, S: Tensor, same: Tensor, own: Tensor) -> Tensor:
-        """The loss of some queries, by number, from similarities and who is of their class: (queries, n)."""
-        S = S.scatter(1, own.unsqueeze(1), -torch.inf)  # a query has no rank among its own candidates
-        query, example = same.scatter(1, own.unsqueeze(1), False).nonzero().unbind(1)
-        similar = S.index_select(0, query)  # (positives of all queries, n)
-        to_positive = similar.gather(1, example.unsqueeze(1))
+    def _of_queries(self, S: Tensor, query: Tensor, positive: Tensor, sizes: Tensor, ks: Tensor) -> Tensor:
+        """The loss of some queries, from similarities (queries, n) and the query and example of positives (pairs,)."""
+        similar = S.index_select(0, query)  # (pairs, n)
+        to_positive = similar.gather(1, positive.unsqueeze(1))
         rank = 0.5 + torch.sigmoid((similar - to_positive) / self.temperature).sum(1)  # p itself counts for 1/2
-        ks = torch.tensor(self.ks, dtype=S.dtype, device=S.device).clamp(max=S.shape[1])
         given = self.rank_temperature
         scales = given * ks if isinstance(given, float) else ks.new_tensor(given)
-        among = torch.sigmoid((ks - rank.unsqueeze(1)) / scales)  # (positives, ks)
+        among = torch.sigmoid((ks - rank.unsqueeze(1)) / scales)  # (pairs, ks)
         found = S.new_zeros(len(S), len(ks)).index_add(0, query, among)
-        size = torch.zeros_like(own).index_add_(0, query, torch.ones_like(query))
-        possible = torch.minimum(ks, size.unsqueeze(1))
+        possible = torch.minimum(ks, sizes.unsqueeze(1))
         return 1.0 - (torch.minimum(found, ks) / possible).mean(1)
 
 

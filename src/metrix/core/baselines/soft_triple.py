@@ -71,8 +71,9 @@ class SoftTriple(Baseline):
         w = unit(self.centers.reshape(classes * k, dim)).to(x.dtype)
         s = (x @ w.T).view(len(x), classes, k)  # similarity to every centre
         S = (torch.softmax(s / self.gamma, dim=2) * s).sum(2)  # to every class
-        at_own = F.one_hot(labels.long(), classes).to(S.dtype)
-        loss = F.cross_entropy(self.la * (S - self.margin * at_own), labels.long())
+        labels = labels.to(x.device)
+        at_own = F.one_hot(labels, classes).to(S.dtype)
+        loss = F.cross_entropy(self.la * (S - self.margin * at_own), labels)
         if self.tau > 0 and k > 1:
             loss = loss + self.tau * self.spread(w.view(classes, k, dim))
         return loss, torch.ones((), device=x.device)

@@ -40,7 +40,7 @@ class Triplet(Baseline):
 
     def of_unit(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Σ (D_ap - D_an + m) as Σ c_ap D_ap - Σ c_an D_an + m · triplets, with the counts c of each pair."""
-        pairs, D = pairs_of(labels), distances(x)
+        pairs, D = pairs_of(labels, x), distances(x)
         counts = triplet_counts(D.detach(), pairs, self.margin, self.mining == "semi-hard")
         signed = torch.where(pairs.positive, counts, -counts).to(D.dtype)
         triplets = (counts * pairs.positive).sum().to(D.dtype)

@@ -14,8 +14,6 @@ partner is drawn among the examples of other classes.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -72,8 +70,6 @@ class ProxySynthesis(EmbeddingObjective):
         x = unit(embeddings)
         sets = self.loss.sets(x, labels)
         labels = sets.example_labels  # on the host, as those of proxies are
-        with torch.no_grad():  # for the log only
-            clean = self.loss.clean(replace(sets))
         j = draw_partners(labels, self.generator) if others is None else others
         if j is None:  # one class: nothing to put another one between
             found = self.loss.clean(sets)
@@ -89,6 +85,8 @@ class ProxySynthesis(EmbeddingObjective):
         Y = torch.block_diag(sets.labelled().positive, synthetic)  # type: ignore[no-untyped-call]
         valid = torch.ones(1, 1, dtype=torch.bool, device=x.device)
         found = self.loss.conclude(self.loss.reduce(self.loss.row, Comparison(S, Y, valid)), len(S))
+        with torch.no_grad():  # for the log only
+            clean = self.loss.clean(sets)
         return EmbeddingLoss(found.value, clean.value, found)
 
     def explain(self, model: AnyModel | None = None) -> str:
