@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 
 from metrix.errors import InvalidInput
 from metrix.machine import devices
@@ -55,10 +57,21 @@ def test_a_device_for_this_process_and_those_that_it_starts(two_gpus: None) -> N
     assert choose_device("cpu").type == "cpu"
 
 
-@pytest.mark.parametrize(
-    "verb", ["embed", "evaluate", "export", "index", "report", "threshold", "replay", "demo", "methods"]
-)
-def test_every_verb_that_runs_a_network_takes_a_device(verb: str, metrix: Any) -> None:
+def test_every_verb_takes_a_device_but_those_without_a_network() -> None:
+    from metrix.cli.app import app
+
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[str]:
+        for name, verb in getattr(command, "commands", {}).items():
+            yield from walk(verb, (*path, name))
+        if path and command.callback is not None and not any("--device" in option.opts for option in command.params):
+            yield " ".join(path)
+
+    without = set(walk(typer.main.get_command(app), ()))
+    assert {verb.split()[0] for verb in without} == {"cache", "data", "label"}
+
+
+@pytest.mark.parametrize("verb", ["compare", "evaluate", "demo", "methods"])
+def test_a_device_that_is_not_there_is_refused(verb: str, metrix: Any) -> None:
     given = {"demo": (), "methods": ()}.get(verb, ("nowhere",))
     ended = metrix(verb, *given, "--device", "cuda:7")
     assert ended.code == 2

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from metrix.cli.device import with_device_flag
 from metrix.cli.evaluate import BootstrapOver
 from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("compare", rich_help_panel="Measure")(compare_command)
+    app.command("compare", rich_help_panel="Measure")(with_device_flag(compare_command))
 
 
 def compare_command(

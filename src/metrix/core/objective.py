@@ -52,7 +52,7 @@ class StepOutput:
     mixed: Tensor
     embeddings: Tensor  # (n, d)
     mixup: str  # the mixup type of this step, or none
-    pairs: str  # the kind of mixing pairs of this step, or none
+    pairs: str  # the kind of mixing pairs of this step, or none; all that are drawn from, in a compiled graph
     parts: Mapping[str, LossValue] = field(default_factory=dict)  # "clean loss" and "mixed loss": over which anchors
     of: Loss | None = None  # the loss, for its warnings
     prefixes: tuple[int, ...] = ()  # lengths of the prefixes of the embeddings whose losses are in these
