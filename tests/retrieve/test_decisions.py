@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,8 +77,8 @@ def test_relabel_takes_it_also_twice_and_after_an_undo(index: Index, own_index: 
     file.add(index, "kind 2/0.jpg", "keep")
     file.add(index, "kind 2/1.jpg", "relabel", "kind 0")
     file.add(index, "kind 2/1.jpg", "undo")
-    assert relabel_from(index, file.path) == 4
-    assert relabel_from(Index.open(own_index), file.path) == 0
+    assert relabel_from(index, file.path).items == 4
+    assert relabel_from(Index.open(own_index), file.path).items == 0
     found = Index.open(own_index)
     assert len(found) == 16
     assert label_of(own_index, "kind 0/1.jpg") == "kind 1"
@@ -85,15 +86,35 @@ def test_relabel_takes_it_also_twice_and_after_an_undo(index: Index, own_index: 
     assert label_of(own_index, "kind 2/1.jpg") == "kind 2"
     assert found.find(["kind 1/0.jpg", "kind 1/1.jpg"]).tolist() == [-1, -1]
     file.add(found, "kind 0/2.jpg", "undo")  # after it was applied
-    assert relabel_from(found, file.path) == 1
+    assert relabel_from(found, file.path).items == 1
     assert label_of(own_index, "kind 0/2.jpg") == "kind 0"
+
+
+@pytest.mark.parametrize("saved", [lambda text: text.replace(",", ";"), lambda text: f"\ufeff{text}"])
+def test_a_table_that_a_spreadsheet_saved_takes_more(index: Index, tmp_path: Path, saved: Any) -> None:
+    file = DecisionFile(tmp_path / "d.csv")
+    file.add(index, "kind 0/1.jpg", "relabel", "kind 1")
+    file.path.write_text(saved(file.path.read_text("utf-8")), "utf-8")
+    file.add(index, "kind 0/2.jpg", "class", "a,b;c")
+    assert {one: made.new for one, made in DecisionFile(file.path).read().items()} == {
+        "kind 0/1.jpg": "kind 1",
+        "kind 0/2.jpg": "a,b;c",
+    }
+
+
+def test_one_of_two_duplicates_stays(index: Index, tmp_path: Path) -> None:
+    file = DecisionFile(tmp_path / "d.csv")
+    file.add(index, "kind 0/1.jpg", "duplicate", of="kind 0/2.jpg")
+    with pytest.raises(InvalidInput, match=r"expected an item that stays, got 'kind 0/1\.jpg', which is to go"):
+        file.add(index, "kind 0/2.jpg", "duplicate", of="kind 0/1.jpg")
+    assert list(file.read()) == ["kind 0/1.jpg"]
 
 
 def test_items_without_a_label_get_one(index: Index, own_index: Path) -> None:
     index.set_columns(["kind 0/1.jpg"], {"label": [None]})
     file = DecisionFile(choose_decisions_file(own_index))
     file.add(index, "kind 0/1.jpg", "accept", "kind 2")
-    assert relabel_from(index, file.path) == 1
+    assert relabel_from(index, file.path).items == 1
     index.set_columns(["kind 0/1.jpg"], {"label": ["kind 1"]})
     with pytest.raises(DataError, match=r"got others: kind 0/1\.jpg is 'kind 1'"):
         relabel_from(index, file.path)
@@ -154,7 +175,7 @@ def test_crop_boxes_stay(tmp_path: Path) -> None:
         ("a.jpg", "5", "8"),
         ("b.jpg", "", ""),
     ]
-    assert relabel_from(index_in(tmp_path, index), file.path) == 0
+    assert relabel_from(index_in(tmp_path, index), file.path).items == 0
     from metrix.data.layouts import manifest
 
     assert len(manifest.read(file.path)) == 3

@@ -248,6 +248,7 @@ def _report(target: Path, done: Indexed) -> Outcome:
     from metrix.cli.terminal.next_steps import command
     from metrix.cli.terminal.outcome import Outcome
     from metrix.cli.terminal.search_tables import build_index_table
+    from metrix.messages import count
     from metrix.model.engines import TORCH
     from metrix.retrieve.engine_choice import describe_engine
     from metrix.retrieve.indexing import describe_skipped
@@ -257,6 +258,11 @@ def _report(target: Path, done: Indexed) -> Outcome:
     skipped = [{"path": one.path, "reason": one.reason} for one in done.skipped]
     content = {"index": str(target), **description.model_dump(), "embedded": done.images, "skipped_images": skipped}
     remarks = [describe_skipped(done.skipped)] if done.skipped else []
+    notes = []
+    if done.relabelled is not None:
+        content |= {"relabelled": done.relabelled.items, "absent": list(done.relabelled.absent)}
+        notes = [f"{count(done.relabelled.items, 'item')} changed"]
+        remarks += [done.relabelled.caution] if done.relabelled.caution else []
     if done.mapped:
         remarks.append(
             "they went through the adapter, and are more similar to queries than items of the old model: add by the "
@@ -272,7 +278,7 @@ def _report(target: Path, done: Indexed) -> Outcome:
         (command("metrix", "search", target, "--suspects"), f"{description.examples} that may have a wrong label"),
         (command("metrix", "serve", target), "a service and a page to look at"),
     ]
-    return Outcome(content, [build_index_table(target, done.index, done.images)], (), remarks, (), following)
+    return Outcome(content, [build_index_table(target, done.index, done.images)], notes, remarks, (), following)
 
 
 def _report_part(target: Path, done: WrittenPart) -> Outcome:
@@ -360,6 +366,5 @@ def _change(
         found.merge(Index.open(merge, store))
     if set_columns is not None:
         set_columns_from(found, set_columns)
-    if relabel is not None:
-        relabel_from(found, relabel)
-    return Indexed(found, 0, ())
+    relabelled = relabel_from(found, relabel) if relabel is not None else None
+    return Indexed(found, 0, (), relabelled=relabelled)

@@ -10,8 +10,6 @@ all decisions that were confirmed. The last line of an item counts; `undo` takes
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ from metrix.errors import DataError, InvalidInput, unknown_choice
 from metrix.files import describe_failure, lock
 from metrix.messages import make_printable
 from metrix.retrieve.image_lists import split_id
-from metrix.runs.output import CannotWrite, write_csv, write_output
+from metrix.runs.output import CannotWrite, write_csv
 from metrix.search import LABEL, Index
 
 MOST_TEXT = 200  # characters of a label, and of who decides
@@ -125,7 +123,7 @@ class DecisionFile:
             who: decides.
 
         Raises:
-            InvalidInput: there is no such item, or the decision lacks its label.
+            InvalidInput: there is no such item, the decision lacks its label, or it is a duplicate of an item to go.
             CannotWrite: the table cannot be written; then nothing was decided.
         """
         if decision not in DECISIONS:
@@ -134,7 +132,12 @@ class DecisionFile:
         if decision == "duplicate" and (of is None or of == one or _row_of(index, of) < 0):
             raise InvalidInput(f"of: expected another item of the index, got {'none' if of is None else of[:200]!r}")
         with self._held():
-            before = self.read().get(one)
+            known = self.read()
+            before = known.get(one)
+            if decision == "duplicate" and of in known and known[of].decision in REMOVED:  # or neither would stay
+                raise InvalidInput(
+                    f"of: expected an item that stays, got {of[:200]!r}, which is to go: {known[of].decision}"
+                )
             if decision == UNDO:
                 if before is None:
                     raise InvalidInput(f"undo: expected an item with a decision, got {one[:200]!r}")
@@ -160,18 +163,14 @@ class DecisionFile:
             yield
 
     def _append(self, made: Decision, index: Index) -> None:
-        text = self.path.read_text("utf-8") if self.path.exists() else ""
-        line = io.StringIO()
-        writer = csv.writer(line, lineterminator="\n")
+        # written anew as a whole: a spreadsheet may have saved it with semicolons, or with a byte order mark
+        table = read_csv(self.path) if self.path.exists() else {}
+        header = list(table) or [*COLUMNS, *_box_columns(index)]
         name, box = split_id(made.id)
-        header = next(csv.reader([text.partition("\n")[0]]), []) if text else [*COLUMNS, *_box_columns(index)]
-        if not text:
-            writer.writerow(header)
         values: dict[str, Any] = {**made.__dict__, LABEL: made.new, "path": path_beside(self.path, index, name)}
         values |= dict(zip(BOX, box, strict=True)) if box else {}
-        writer.writerow(["" if values.get(column) is None else values[column] for column in header])
-        whole = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line.getvalue()}"
-        write_output(self.path, lambda temporary: temporary.write_text(whole, encoding="utf-8", newline=""))
+        line = ["" if values.get(column) is None else values[column] for column in header]
+        write_csv(self.path, header, [*zip(*table.values(), strict=True), line])
 
 
 def _box_columns(index: Index) -> Sequence[str]:

@@ -28,6 +28,7 @@ from metrix.retrieve.engine_choice import (
     reopen_engine,
 )
 from metrix.retrieve.image_lists import ImageList, list_images
+from metrix.retrieve.relabel import Relabelled
 from metrix.retrieve.vector_lists import list_vectors, refuse_root
 from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.open_set import read_open_set
@@ -51,6 +52,7 @@ class Indexed:
     skipped: tuple[Broken, ...]
     engine: dict[str, Any] | None = None  # what embedded them: see `describe_engine`
     mapped: bool = False  # by another model than made the other items, through the adapter
+    relabelled: Relabelled | None = None  # by a table of decisions
 
 
 def index_images(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from metrix.data.layouts import decided
-from metrix.data.layouts.manifest import BOX, infer_types, read_history
-from metrix.errors import DataError, unknown_choice
+from metrix.data.layouts.manifest import BOX, infer_types, read_cell, read_history
+from metrix.errors import DataError, InvalidInput, unknown_choice
 from metrix.messages import first_few
+from metrix.retrieve.decisions import read_label
 from metrix.search import LABEL, Index
 
 COLUMNS = (*decided.COLUMNS, *BOX)
@@ -25,8 +26,21 @@ class _Item:
     removed: bool = False  # deleted, or a duplicate
 
 
-def relabel_from(index: Index, path: Path) -> int:
-    """Set labels by a table, all at once, and return how many items have another label now, or are gone.
+@dataclass(frozen=True)
+class Relabelled:
+    """What a table changed."""
+
+    items: int  # that have another label now, or are gone
+    absent: tuple[str, ...]  # classes that the index did not have: renamed before, or misspelt
+
+    @property
+    def caution(self) -> str:
+        """A sentence on classes that the index did not have; empty if it had all."""
+        return "" if not self.absent else f"no item has the label {first_few(self.absent)}: renamed before, or misspelt"
+
+
+def relabel_from(index: Index, path: Path) -> Relabelled:
+    """Set labels by a table, all at once.
 
     A line has an `id` (or `path`) and `new` (or `label`), for an item, or `old` and `new`, for all items of a class:
     two classes with the same `new` become one, and an empty `new` takes the label away. Lines for items come before
@@ -69,14 +83,15 @@ def relabel_from(index: Index, path: Path) -> int:
             "out 'old' to set them anyway"
         )
     # where the table was applied before, the new names are there in place of the old ones
-    missing = [old for old, new in classes.items() if old not in seen and new not in seen]
+    absent = [old for old, new in classes.items() if old not in seen]
+    missing = [old for old in absent if classes[old] not in seen]
     if missing:
         raise DataError(f"{path}: expected classes of the index in the column 'old', got {first_few(missing)}")
     if ids:
         index.set_columns(ids, {LABEL: labels})
     if gone:
         index.delete(gone)
-    return len(ids) + len(gone)
+    return Relabelled(len(ids) + len(gone), tuple(absent))
 
 
 def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[str, str | None]]:
@@ -84,7 +99,7 @@ def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[st
     table = read_history(path)
     for name in table:
         if name not in COLUMNS:
-            raise unknown_choice("column", name, COLUMNS)
+            raise DataError(f"{path}: {unknown_choice('column', name, COLUMNS)}")
     target = "new" if "new" in table else LABEL
     key = "id" if "id" in table else "path"
     if target not in table or not {key, "old"} & table.keys():
@@ -93,6 +108,7 @@ def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[st
         )
     count = len(table[target])
     keys, olds, news, kinds = (_texts(table, name, count) for name in (key, "old", target, decided.DECISION))
+    _check_labels(path, olds, news, _texts(table, LABEL, count) if LABEL in table else news)
     named = iter(infer_types([one for one in keys if one])) if not index.store.ids_are_text else None
     items: dict[Any, _Item] = {}
     classes: dict[str, str | None] = {}
@@ -112,11 +128,29 @@ def _read_decisions(index: Index, path: Path) -> tuple[dict[Any, _Item], dict[st
     if both:
         raise DataError(
             f"{path}: expected new names that are not old ones, so that the table can be applied again, got "
-            f"{first_few(both)} as both; use two tables"
+            f"{first_few(both)} as both; apply several tables in turn, for a swap with a name in between"
         )
     return items, classes
 
 
+def _check_labels(
+    path: Path, olds: Sequence[str | None], news: Sequence[str | None], labels: Sequence[str | None]
+) -> None:
+    """An error if a new label cannot be read, or the columns `new` and `label` say different things."""
+    for line, (old, new, label) in enumerate(zip(olds, news, labels, strict=True), 1):
+        if new != label:
+            raise DataError(f"{path}, row {line}: expected the same in 'new' and 'label', got {new!r} and {label!r}")
+        if new is not None and new != old:
+            try:
+                read_label(new)
+            except InvalidInput as error:
+                raise DataError(f"{path}, row {line}: {error}") from None
+
+
 def _texts(table: Mapping[str, Any], name: str, count: int) -> list[str | None]:
-    values = table.get(name, [None] * count)
-    return [None if value is None or not str(value).strip() else str(value).strip() for value in values]
+    return [_read_text(value) or None for value in table.get(name, [None] * count)]
+
+
+def _read_text(value: Any) -> str:
+    """A cell as text; integers with gaps, which a Parquet file has as floats, are integers."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else read_cell(value)

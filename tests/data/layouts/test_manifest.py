@@ -147,7 +147,7 @@ def test_columns_of_ones_own_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("list.csv", b"", "is empty; expected the columns label, path"),
+        ("list.csv", b"", "is empty; expected a table"),
         ("list.csv", b"label,path\ncat\n", "row 1: expected 2 values, got 1"),
         ("list.csv", b"label,path\n\xff\xfe,b\n", "not a table of text in UTF-8"),
         ("list.csv", b"label,path\n", "lists no images"),

@@ -156,7 +156,7 @@ def read_csv(path: Path) -> dict[str, list[Any]]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {describe_failure(error)}; expected a table (CSV or TSV)") from error
     if not lines:
-        raise DataError(f"{path} is empty; expected the columns {', '.join(NEEDED)}")
+        raise DataError(f"{path} is empty; expected a table whose first line has the names of its columns")
     header = [name.strip() for name in lines[0]]
     _refuse_repeated(path, header)
     for number, line in enumerate(lines[1:], start=1):
