@@ -17,8 +17,8 @@ def compose_suggest_page(index: Index, found: Suggestions, about: str = "") -> P
         shown.append(Query(find_picture(found.pool, one.id, None), {f"{one.rank}. {one.reason}": hits}))
     said = (
         f"Chosen of {count(found.candidates, 'unlabelled image')} by the strategy {found.strategy}, given "
-        f"{count(found.labelled, 'labelled item')}. No two are more than {found.threshold:.3f} similar to each other "
-        "or to a labelled one. Beside each are the labelled images that are nearest."
+        f"{count(found.labelled, 'labelled item')}. No two have a similarity of {found.threshold:.4f} or more, "
+        "nor has one of them with a labelled image. Beside each are the labelled images that are nearest."
     )
     more = f"The first {MOST} of {len(found.suggestions):,}." if len(found.suggestions) > MOST else ""
     blocks: list[Block] = [Text(said)]

@@ -263,7 +263,7 @@ def _file_of(pool: Index, name: str) -> str | None:
 
 def _explain(strategy: str, similarity: float | None, best: Any, share: float, second: Any, second_share: float) -> str:
     """Why an image was chosen, in a sentence."""
-    far = "nothing is labelled" if similarity is None else f"{similarity:.2f} similar to the nearest labelled"
+    far = "nothing is labelled" if similarity is None else f"{similarity:.3f} similar to the nearest labelled"
     votes = f"{100 * share:.0f} % {best}" + ("" if second is None else f", {100 * second_share:.0f} % {second}")
     if strategy == "margin":
         return f"unsure: {votes}"

@@ -257,11 +257,18 @@ function name(fresh) {
   if (!fresh) field.setAttribute('list', 'classes');
   const give = (event) => {
     event.preventDefault();
-    const label = field.value.trim();
-    const there = page.about.classes.includes(label);
-    if (!label) return;
-    if (fresh && there) return say(`There is a class ${label} already; press r to choose it.`);
-    if (!fresh && !there) return say(`There is no class ${label}; press n for a new one.`);
+    const typed = field.value.trim();
+    const there = page.about.classes.includes(typed);
+    if (!typed) return;
+    if (fresh && there) return say(`There is a class ${typed} already; press r to choose it.`);
+    const begin = page.about.classes.filter((one) => one.toLowerCase().startsWith(typed.toLowerCase()));
+    if (!fresh && !there && begin.length !== 1)
+      return say(
+        begin.length
+          ? `${begin.length} classes begin with ${typed}; type more, or choose one from the list.`
+          : `There is no class ${typed}; press n for a new one.`,
+      );
+    const label = fresh || there ? typed : begin[0];
     decide({ decision: fresh ? 'class' : 'relabel', label });
   };
   fill(
