@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.photos import draw_photo
 
@@ -86,7 +87,7 @@ def test_mistakes(metrix: Any, refused: Any, indexed: Path, tmp_path: Path) -> N
 
 
 def test_a_threshold_of_the_index_is_used_by_classify(
-    metrix: Any, refused: Any, own_index: Path, indexed: Path
+    metrix: Any, refused: Any, own_index: Path, indexed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = metrix("threshold", own_index, "--open-set", "--false-reject", "0.2", "--json")
     assert chosen.code == 0, chosen.err
@@ -101,6 +102,8 @@ def test_a_threshold_of_the_index_is_used_by_classify(
     refused("threshold", own_index, "--open-set", "--false-accept", "0.1", "--shots", 1, words=("with a run",))
     refused("threshold", own_index, "--open-set", "--false-accept", "0.1", "--far", "0.1", words=("--far",))
     refused("threshold", own_index, "--false-accept", "0.1", words=("--false-accept: expected with --open-set",))
+    monkeypatch.setattr("metrix.runs.open_set.measure_index", lambda *_, **__: pytest.fail("measured"))
+    refused("threshold", own_index, "--open-set", "--false-accept", "1.5", words=("share between 0 and 1",))
 
 
 def test_a_threshold_of_a_run_goes_into_its_indexes(metrix: Any, run: Path, indexed: Path, tmp_path: Path) -> None:

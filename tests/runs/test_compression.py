@@ -98,8 +98,8 @@ def test_what_cannot_be_is_refused() -> None:
         ([], [49], "expected numbers from 1 to 48, of the whole embedding, got 49"),
         ([], [0], "got 0"),
     ):
-        with pytest.raises(InvalidInput, match=message):
-            measure_compression(examples, kinds, dims, resamples=0)
+        with pytest.raises(InvalidInput, match=message):  # before anything is measured
+            measure_compression(examples, kinds, dims, resamples=0, report=lambda *_: pytest.fail("measured"))
     with pytest.raises(ChoiceError, match="pq0"):
         parse_kinds("sq8,pq0")
 

@@ -83,7 +83,7 @@ def test_measures_of_prefixes_are_those_of_slices(run: Path) -> None:
     assert recall_at_k(short, examples.labels, ks=(1,))[1] > 0
 
 
-def test_evaluate_reports_the_trained_prefixes(run: Path) -> None:
+def test_evaluate_reports_the_trained_prefixes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = metrix("evaluate", run, "--bootstrap", 20, "--no-clustering")
     assert done.code == 0, done.err
     assert "Trained prefixes of the embedding" in done.out
@@ -92,6 +92,7 @@ def test_evaluate_reports_the_trained_prefixes(run: Path) -> None:
     only = metrix("evaluate", run, "--bootstrap", 0, "--no-clustering", "--dim", 4)
     assert "the first 4 of 16 numbers of each embedding" in " ".join(only.out.split())
     assert json.loads((run / "evaluation.json").read_bytes()) == kept
+    monkeypatch.setattr("metrix.runs.evaluation.embed_examples", lambda *_: pytest.fail("embedded"))
     wrong = metrix("evaluate", run, "--dim", 5)
     assert (wrong.code, wrong.out) == (2, "")
     assert "trained for, 4, 8, or the whole, 16, got 5" in wrong.err

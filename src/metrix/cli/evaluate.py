@@ -127,6 +127,7 @@ def evaluate_command(
     from metrix.cli.terminal.next_steps import command, print_next
     from metrix.cli.terminal.progress import show_progress
     from metrix.cli.terminal.tables import build_evaluation_table, build_prefix_table, build_refinement_table
+    from metrix.core.prefixes import check_prefix
     from metrix.retrieve.embedding_output import read_process_share
     from metrix.runs.evaluation import (
         embed_examples,
@@ -180,6 +181,8 @@ def evaluate_command(
             share = read_process_share(os.environ.get)
             reading = choose_reading(max_bad, root, follow_links, image_column, label_column)
             model = open_run(run, report, share=share, reading=reading)
+            if dim is not None:  # before everything is embedded
+                check_prefix(dim, model.dim, model.trained_prefixes, force_dim)
             examples = embed_examples(model, data, part)
             if share[0] > 0:
                 return

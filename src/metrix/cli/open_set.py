@@ -120,12 +120,14 @@ def choose_unknown(
     from metrix.runs.trained_model import open_run
     from metrix.search import Index
     from metrix.search.description import FILE
+    from metrix.search.open_set import check_wanted
 
     wanted = {name: value for name, value in rates.items() if value is not None}
     if len(wanted) != 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in wanted)
         raise InvalidInput(f"--open-set: expected one of --false-accept and --false-reject, got {names or 'none'}")
     ((target, rate),) = wanted.items()
+    check_wanted(target, rate)
     require_extra("matplotlib")
     if (given / FILE).is_file():
         if shots is not None or data is not None or reading:

@@ -101,6 +101,9 @@ def measure_compression(
     if wrong := [dim for dim in wanted if not 1 <= dim <= whole]:
         raise InvalidInput(f"--dims: expected numbers from 1 to {whole}, of the whole embedding, got {wrong[0]}")
     chosen = list(dict.fromkeys((*PLAIN, *kinds)))
+    items = len(examples.vectors if examples.gallery is None else examples.gallery)
+    if impossible := [why for kind in chosen if (why := why_impossible(kind, whole, items))]:
+        raise InvalidInput(impossible[0])
     rows: list[CompressedMeasure] = []
     left_out: list[str] = []
     for number, (dim, kind) in enumerate((dim, kind) for dim in wanted for kind in chosen):
@@ -108,7 +111,7 @@ def measure_compression(
         queries = shorten_rows(short.vectors, dim)
         gallery = queries if short.gallery is None else shorten_rows(short.gallery, dim)
         why = why_impossible(kind, dim, len(gallery))
-        if why and dim < whole:
+        if why:
             left_out.append(why)
             continue
         for codes in compress(gallery, kind):

@@ -59,11 +59,7 @@ def choose_open_set(
     Raises:
         InvalidInput: `wanted` is no share, or smaller than one of the queries.
     """
-    if target not in TARGETS:
-        raise unknown_choice("target", target, TARGETS)
-    flag = f"--{target.replace('_', '-')}"
-    if not 0 < wanted < 1:
-        raise InvalidInput(f"{flag}: expected a share between 0 and 1, such as 0.01, got {wanted:g}")
+    flag = check_wanted(target, wanted)
     calibration = fit_calibration(answers, k)
     known, unknown = (known_probability(one, calibration) for one in (answers.known, answers.unknown))
     judged = unknown if target == "false_accept" else known
@@ -91,6 +87,20 @@ def choose_open_set(
         classes=len(classes),
     )
     return ChosenOpenSet(found, known, unknown, intervals)
+
+
+def check_wanted(target: str, wanted: float) -> str:
+    """The flag of a target; an error unless there is such a target, and the wanted rate is a share.
+
+    >>> check_wanted("false_accept", 0.01)
+    '--false-accept'
+    """
+    if target not in TARGETS:
+        raise unknown_choice("target", target, TARGETS)
+    flag = f"--{target.replace('_', '-')}"
+    if not 0 < wanted < 1:
+        raise InvalidInput(f"{flag}: expected a share between 0 and 1, such as 0.01, got {wanted:g}")
+    return flag
 
 
 def accept_at_most(unknown: NDArray[np.float64], share: float) -> float:
