@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from metrix.errors import InvalidInput, LabelError
+from metrix.evaluate.open_set import OpenSetAnswers, resample_open_set
 from metrix.runs import open_set_evaluation as module
 from metrix.runs.evaluation import Examples
 from metrix.runs.open_set import draw_shots
@@ -50,6 +51,21 @@ def test_noise_is_as_good_as_chance() -> None:
     assert found.measures["auroc"].mean == pytest.approx(0.5, abs=0.06)
     assert found.measures["ece"].mean < 0.1
     assert found.measures["accuracy"].over_classes is None
+
+
+def test_the_interval_of_the_calibration_error_is_not_above_it() -> None:
+    """Each resample adds noise to a mean of absolute values, so that percentiles of resamples lie above it."""
+    rng = np.random.default_rng(0)
+    classes = np.repeat(np.arange(60), 16)
+    enrolled, probability = classes < 40, rng.random(960) / 2
+    right = enrolled & (rng.random(960) < 2 * probability)  # calibrated, where half of the queries are unknown
+    answers = OpenSetAnswers(classes, enrolled, right, probability, probability)
+    drawn = [one["ece"] for one in resample_open_set([answers], 0.01, 100, np.random.default_rng(0))]
+    found = module._summarise(5, [answers], 0.01, 100, 0).measures["ece"]
+    assert found.over_classes is not None
+    assert found.mean < np.mean(drawn)
+    assert found.over_classes[0] < found.mean - 0.5 * np.std(drawn)
+    assert found.over_classes[0] <= found.mean <= found.over_classes[1]
 
 
 @pytest.mark.parametrize("shots", [1, 5, None])

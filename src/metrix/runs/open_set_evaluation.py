@@ -208,15 +208,25 @@ def _summarise(shots: int | None, answers: list[OpenSetAnswers], rate: float, re
     for name in names:
         values = np.array([one[name] for one in found])
         spread = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
-        bounds = np.quantile([one[name] for one in drawn], [tail, 1 - tail]) if drawn else None
+        mean = float(values.mean())
         measures[name] = OpenSetMeasure(
-            float(values.mean()),
+            mean,
             None if spread is None else float(t.ppf(0.975, len(values) - 1)) * spread,
-            None if bounds is None else (float(bounds[0]), float(bounds[1])),
+            _bound(name, mean, np.array([one[name] for one in drawn]), tail) if drawn else None,
         )
     enrolled = float(np.mean([len(np.unique(one.classes[one.enrolled])) for one in answers]))
     asked = np.concatenate([one.enrolled for one in answers])
     return ShotsResult(shots, enrolled, (int(asked.sum()), int((~asked).sum())), measures)
+
+
+def _bound(name: str, mean: float, drawn: NDArray[np.float64], tail: float) -> tuple[float, float]:
+    """The interval over classes of a measure, from its resamples."""
+    low, high = (float(one) for one in np.quantile(drawn, [tail, 1 - tail]))
+    if name == "ece":
+        # Noise only adds to a mean of absolute values, and resampling adds it once more: of a calibrated probability
+        # and 60 classes, percentiles held the truth in none of 150 simulated samples, reversed ones in 71 %.
+        low, high = max(min(2 * mean - high, mean), 0.0), max(2 * mean - low, mean)
+    return low, high
 
 
 def _measure_episodes(
