@@ -85,3 +85,9 @@ def test_refusals(run: Path, small: Config, tmp_path: Path) -> None:
     assert open_frozen_network(of_vectors, "teacher", mlp)(torch.randn(2, 6)).shape == (2, 4)
     with pytest.raises(InvalidInput, match="expected a run on vectors of 5 numbers"):
         open_frozen_network(of_vectors, "teacher", Embedder("mlp", dim=4, pool="avg", inputs=5))
+
+
+def test_inputs_in_bfloat16_are_converted_in_float32() -> None:
+    net = FrozenNetwork(Embedder("glyphs-cnn", dim=8), trained=Embedder("test_vit", dim=8, pool="avg"))
+    x = torch.rand(2, 3, 160, 160).bfloat16()
+    torch.testing.assert_close(net.convert(x), net.convert(x.float()))

@@ -61,7 +61,7 @@ class FrozenNetwork:
         given, expected = self.given, self.expected
         if self.embedder.takes_vectors:
             return inputs
-        x = inputs
+        x = inputs.to(torch.promote_types(inputs.dtype, torch.float32))  # torch resizes no bfloat16 on a CPU
         if (given.mean, given.std, given.channels) != (expected.mean, expected.std, expected.channels):
             x = x * _per_channel(given.std, x) + _per_channel(given.mean, x)
             if given.channels == 3 and expected.channels == 1:
