@@ -27,6 +27,7 @@ from metrix.errors import InvalidInput, unknown_choice
 
 OPERATORS = {"=": "equal", "!=": "not_equal", "<=": "less_equal", ">=": "greater_equal", "<": "less", ">": "greater"}
 DEPTH = 50  # parentheses within parentheses
+SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1  # of a column of whole numbers
 Value = str | int | float | bool
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 # What ends a value or a column without quotes, the spaces between tokens, and the words. None of them can backtrack.
@@ -167,12 +168,15 @@ class _Reader:
                 values.append(self._value(column, "in"))
             if not self._take(")"):
                 raise self._expected(", or ) in a list")
-            return Condition(column, "in", tuple(values))
+            return self._condition(column, "in", tuple(values))
         operator = next((one for one in ("==", *sorted(OPERATORS, key=len, reverse=True)) if self._take(one)), None)
         if operator is None:
             raise self._expected(f"in or one of {', '.join(OPERATORS)}")
         operator = "=" if operator == "==" else operator
-        return Condition(column, operator, self._value(column, operator))
+        return self._condition(column, operator, self._value(column, operator))
+
+    def _condition(self, column: str, operator: str, value: Any) -> Condition:
+        return (compare_whole if self.types[column] == "integer" else Condition)(column, operator, value)
 
     def _column(self) -> str:
         quoted = self._quoted()
@@ -189,6 +193,8 @@ class _Reader:
         text = self._quoted()
         if text is None:
             text = self._bare(inside_list=operator == "in")
+            if not text and operator == "in":
+                raise self._expected("a value")
         return self._parse(text, self.types[column], operator)
 
     def _bare(self, inside_list: bool) -> str:
@@ -226,7 +232,7 @@ class _Reader:
                 raise InvalidInput(f"condition {self._shown()}: expected =true, =false or != on a column of yes and no")
             return _BOOLEANS[value.lower()]
         digits = value.removeprefix("-").removeprefix("+")
-        if kind == "integer" and digits.isascii() and digits.isdigit() and len(digits) <= 18:
+        if kind == "integer" and digits.isascii() and digits.isdigit() and len(digits) <= len(str(LARGEST)):
             return int(value)
         try:
             number = float(value)
@@ -285,45 +291,31 @@ def mask(condition: Filter, columns: Any) -> NDArray[np.bool_]:
 def _compare(one: Condition, columns: Any) -> NDArray[np.bool_]:
     column = columns[one.column]
     if isinstance(one.value, tuple):
-        values = _values(one.value, column.type)
-        met = pc.is_in(column.cast(values.type), value_set=values)
+        met = pc.is_in(column, value_set=pa.array(one.value, column.type))
     else:
-        met = pc.call_function(OPERATORS[one.operator], [column, _values((one.value,), column.type)[0]])
+        met = pc.call_function(OPERATORS[one.operator], [column, pa.scalar(one.value, column.type)])
     return np.asarray(met.fill_null(False).combine_chunks().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _values(values: Sequence[Value], kind: Any) -> Any:
-    """Values to compare a column with; a fraction is compared with whole numbers as floating point."""
-    return pa.array(values, pa.float64() if any(isinstance(one, float) for one in values) else kind)
+def compare_whole(column: str, operator: str, value: Value | tuple[Value, ...]) -> Condition:
+    """A comparison of a column of whole numbers with any numbers, by whole numbers of 64 bits: stores take no others.
 
-
-def for_integers(condition: Filter, column_types: Mapping[str, str]) -> Filter:
-    """The same filter with whole numbers only where it compares columns of integers: Milvus takes no others there.
-
-    >>> for_integers(Condition("n", "<", 2.5), {"n": "integer"})
+    >>> compare_whole("n", "<", 2.5)
     Condition(column='n', operator='<', value=3)
     """
-    if isinstance(condition, Not):
-        return Not(for_integers(condition.part, column_types))
-    if not isinstance(condition, Condition):
-        return type(condition)(tuple(for_integers(part, column_types) for part in condition.parts))
-    if column_types.get(condition.column) != "integer":
-        return condition
-    if isinstance(condition.value, tuple):
-        whole = tuple(int(one) for one in condition.value if float(one).is_integer())
-        return Condition(condition.column, "in", whole)
-    value = condition.value
-    if not isinstance(value, float):
-        return condition
-    if value.is_integer() and abs(value) < 1 << 62:
-        return Condition(condition.column, condition.operator, int(value))
-    if condition.operator == "=":
-        return Condition(condition.column, "in", ())
-    if condition.operator == "!=":
-        return Condition(condition.column, "<=", (1 << 63) - 1)
-    bounded = min(max(value, -(1 << 62)), 1 << 62)
-    rounded = math.ceil(bounded) if condition.operator in ("<", ">=") else math.floor(bounded)
-    return Condition(condition.column, condition.operator, rounded)
+    if isinstance(value, tuple):
+        whole = (int(one) for one in value if float(one).is_integer())
+        return Condition(column, "in", tuple(one for one in whole if SMALLEST <= one <= LARGEST))
+    every, none = Condition(column, "<=", LARGEST), Condition(column, "in", ())  # with a value, and none at all
+    number = value if isinstance(value, int) else float(value)
+    inside = SMALLEST <= number <= LARGEST
+    if operator in ("=", "!="):
+        if inside and float(number).is_integer():
+            return Condition(column, operator, int(number))
+        return none if operator == "=" else every
+    if not inside:
+        return every if (number > 0) == (operator in ("<", "<=")) else none
+    return Condition(column, operator, math.ceil(number) if operator in ("<", ">=") else math.floor(number))
 
 
 def expression(condition: Filter, fields: Mapping[str, str], has_value: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
 from metrix.search.faiss_store import as_ids
-from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression, for_integers
+from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression
 from metrix.search.items import (
     COLUMN_TYPES,
     Items,
@@ -115,7 +115,7 @@ class MilvusStore:
     def _seen(self, more: Filter = EVERYTHING) -> str:
         """The filter of this generation and, possibly, of the user."""
         seen = (Condition("added", "<=", self._generation), Condition("removed", ">", self._generation))
-        chosen = AllOf(seen if more == EVERYTHING else (*seen, for_integers(more, self._column_types)))
+        chosen = AllOf(seen if more == EVERYTHING else (*seen, more))
         return expression(chosen, {**self._fields, "added": "added", "removed": "removed"}, self._has_value)
 
     def search(self, queries: NDArray[np.float32], k: int, where: Filter = EVERYTHING) -> Neighbours:
