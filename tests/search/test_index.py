@@ -399,6 +399,8 @@ def changed(path: Path, **values: Any) -> None:
         ({"place": {"vectors": ["vectors-000009.npy"], "items": ["items-000001.arrow"]}}, "missing"),
         ({"place": {"vectors": [".lock"], "items": [".lock"]}}, "damaged"),
         ({"place": {"vectors": [".lock"], "items": [".lock"], "breadth": "x"}}, "place.breadth: expected an integer"),
+        ({"place": {"vectors": [".lock"], "items": [".lock"], "links": 1}}, "place.links: expected an integer ≥ 2"),
+        ({"place": {"vectors": [".lock"], "items": [".lock"], "half": "x"}}, "place.half: expected an integer"),
         (
             {"place": {"vectors": [".lock"], "items": [".lock"], "breadth": 1 << 70}},
             "place.breadth: expected an integer",
@@ -416,6 +418,35 @@ def test_a_description_that_is_wrong_is_one_clear_error(tmp_path: Path, values: 
     changed(tmp_path / "i" / "description.json", **values)
     with pytest.raises(DataError, match=words):
         Index.open(tmp_path / "i")
+
+
+def test_settings_that_end_the_process_are_refused() -> None:
+    """A graph with one edge per node is a segmentation fault in faiss, one with none an assertion."""
+    for wrong in ({"links": 1}, {"links": 0}, {"links": True}, {"breadth": 0}, {"candidates": -1}, {"cells": 0}):
+        with pytest.raises(InvalidInput, match=f"{next(iter(wrong))}: expected an integer"):
+            Settings(**wrong)
+
+
+def test_an_id_of_another_type_is_unknown_and_others_are_found() -> None:
+    index = Index.build(np.eye(3), ["a", "b", "c"])
+    assert index.find(["b", 7, None, "\ud800", True, "b", "a"]).tolist() == [1, -1, -1, -1, -1, 1, 0]
+    assert index.find([7]).tolist() == [-1]
+    assert index.find([]).tolist() == []
+    with pytest.raises(InvalidInput, match=r"got 7$"):
+        index.get(["b", 7])
+    assert Index.build(np.eye(2), [3, 1 << 62]).find([1 << 62, "3", 1 << 63, np.int64(3), True]).tolist() == [
+        1,
+        -1,
+        -1,
+        0,
+        -1,
+    ]
+
+
+@pytest.mark.parametrize("values", [[["a"]], [{"a": 1}], [b"\xff"], [1 << 63], ["\ud800"], [{1}], [object()]])
+def test_a_column_of_other_values_is_one_clear_error(values: list[Any]) -> None:
+    with pytest.raises(DataError, match="column 'c': expected texts"):
+        Items.read([[1.0, 0.0]], ["a"], {"c": values})
 
 
 def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:

@@ -236,6 +236,25 @@ def test_a_scan_sees_what_was_written_just_before(tmp_path: Path, milvus: str) -
     index.close()
 
 
+def test_a_page_of_items_reads_no_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index.create(tmp_path / "i", [photos(20)], store=f"milvus:{tmp_path / 'photos.db'}")
+    index.update(photos(3))  # the first three have other rows, and are the last now
+    index.delete(["a/5.jpg"])
+    order = [one for _, items in index.store.scan() for one in items.ids.to_pylist()]
+    asked: list[str] = []
+    query = index.store._query  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        index.store, "_query", lambda where, fields, *rest: asked.extend(fields) or query(where, fields, *rest)
+    )
+    monkeypatch.setattr(milvus_store, "MOST", 7)
+    for start, count in ((0, 4), (3, 9), (15, 100), (19, 1), (500, 3)):
+        page = index.store.read_table(index.store.rows_from(start, count))["id"].to_pylist()
+        assert page == order[start : start + count]
+    assert not {"*", "vector"} & set(asked)
+    assert index.find(["a/7.jpg", 7, None, "\ud800", "a/7.jpg"]).tolist() == [7, -1, -1, -1, 7]
+    index.close()
+
+
 def test_a_server_is_served(tmp_path: Path, milvus_server: str) -> None:
     serve_and_change(tmp_path / "i", f"milvus:{milvus_server}")
 

@@ -121,6 +121,7 @@ def test_items_are_added_replaced_and_deleted(own_index: Path) -> None:
             ({"items": [new | {"vector": [1.0]}]}, 409),
             ({"items": [new | {"vector": [0.0] * dim}]}, 409),
             ({"items": [new | {"columns": {"other": 1}}]}, 409),
+            ({"items": [new | {"columns": {"label": 10**30}}]}, 409),
             ({"items": [new, new]}, 409),
             ({"items": []}, 422),
             ({"items": [new | {"id": None}]}, 422),
@@ -132,6 +133,9 @@ def test_items_are_added_replaced_and_deleted(own_index: Path) -> None:
             assert str(own_index) not in answer.text
         assert post("/items/delete", {"ids": ["none"]}).status_code == 409
         assert client.put("/items/x", files={"image": b"no image"}, headers=WRITER).status_code == 422
+        for text in ('{"label": ["a"]}', '{"label": NaN}', '{"label": "\\ud800"}', "[]", "", "[" * 10_000):
+            answer = client.put("/items/x", files=photo, data={"item": text}, headers=WRITER)
+            assert answer.status_code == 422, (text[:20], answer.text)
         assert client.get("/info").json()["generation"] == 6
     opened = Index.open(own_index)
     assert (len(opened), opened.find(["new", ONE]).tolist()) == (17, [-1, -1])

@@ -31,7 +31,7 @@ from metrix.search.faiss_files import (
 )
 from metrix.search.faiss_kinds import APPROXIMATE, build_codes, build_parameters
 from metrix.search.filters import EVERYTHING, Filter, mask
-from metrix.search.items import Items, column_types_of, merge_column, take, with_id_column
+from metrix.search.items import Items, column_types_of, merge_column, read_wanted_ids, take, with_id_column
 from metrix.search.nearest import SEVERAL, nearest, nearest_among
 from metrix.search.settings import Settings
 from metrix.search.sketches import search_faiss
@@ -181,10 +181,8 @@ class FaissStore:
 
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there."""
-        wanted = as_ids(ids, self.ids_are_text)
+        wanted = read_wanted_ids(ids, self.ids_are_text)
         rows = np.full(len(ids), -1, dtype=np.int64)
-        if wanted is None or not len(ids):
-            return rows
         if len(ids) == 1:
             rows[0] = pc.index(self._ids, wanted[0]).as_py()
             return rows
@@ -193,6 +191,10 @@ class FaissStore:
         rows[place.take(pa.array(there)).to_numpy(zero_copy_only=False).astype(np.int64)] = there
         again = pc.index_in(wanted, value_set=wanted).to_numpy()  # an id asked for twice
         return np.asarray(rows[again])
+
+    def rows_from(self, start: int, count: int) -> NDArray[np.int64]:
+        """The rows of so many items after the first `start`."""
+        return np.arange(start, max(start, min(start + count, len(self))))
 
     def read_table(self, rows: NDArray[np.int64]) -> Any:
         """An Arrow table of the ids (`id`) and columns of these rows, in this order."""
@@ -254,14 +256,3 @@ class FaissStore:
     def close(self) -> None:
         """Let go of the codes; mapped files are released with the arrays."""
         self._codes = self._sketch = self._bytes = None
-
-
-def as_ids(ids: Sequence[Any], text: bool) -> Any:
-    """Ids as an Arrow array; None if they are not of the type that the store has."""
-    types = (str,) if text else (int, np.integer)
-    if not all(isinstance(one, types) and not isinstance(one, bool) for one in ids):
-        return None
-    try:
-        return pa.array(list(ids), pa.string() if text else pa.int64())
-    except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid):  # past 64 bits, or half of a surrogate pair
-        return None

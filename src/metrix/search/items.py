@@ -162,7 +162,8 @@ def unit_vectors(values: Any, name: str = "vectors") -> NDArray[np.float32]:
         squares = np.einsum("nd,nd->n", array, array)
         if (np.abs(squares - 1) <= 2e-6).all():  # what a network normalised stays as it is, to the bit
             return np.ascontiguousarray(array)
-    norms = np.linalg.norm(array.astype(np.float64), axis=1, keepdims=True)
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        norms = np.linalg.norm(array.astype(np.float64), axis=1, keepdims=True)
     bad = np.flatnonzero(~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0))
     if len(bad):
         raise EmbeddingError(
@@ -196,6 +197,27 @@ def read_ids(ids: Any, count: int) -> Any:
     return named
 
 
+def read_wanted_ids(ids: Sequence[Any], text: bool) -> Any:
+    """Ids to look for as an Arrow array of texts or integers; null for one that can be no id of that type.
+
+    >>> read_wanted_ids(["a.jpg", 7], text=True).to_pylist()
+    ['a.jpg', None]
+    """
+    is_id = _is_text if text else _is_integer
+    return pa.array([one if is_id(one) else None for one in ids], pa.string() if text else pa.int64())
+
+
+def _is_text(one: Any) -> bool:
+    try:
+        return isinstance(one, str) and (one.isascii() or bool(one.encode()))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _is_integer(one: Any) -> bool:
+    return isinstance(one, int | np.integer) and not isinstance(one, bool) and -(1 << 63) <= int(one) < 1 << 63
+
+
 def require_distinct(ids: Any) -> None:
     """An error if an id comes twice."""
     if pc.count_distinct(ids).as_py() == len(ids):
@@ -225,9 +247,12 @@ def _column(name: str, values: Sequence[Any], count: int) -> Any:
         raise ShapeError(f"column {name!r}: expected a value for each of {count} vectors, got {len(values)}")
     try:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"column {name!r}: expected values of one kind, got a mixture ({error})") from error
-    array = array.cast(COLUMN_TYPES[_kind(array.type)])
+        array = array.cast(COLUMN_TYPES[_kind(array.type)])
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise DataError(
+            f"column {name!r}: expected texts, yes and no, or numbers of at most 64 bits, all of one kind, got others "
+            f"({error})"
+        ) from error
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)  # NaN is no value, as in pandas
     return array

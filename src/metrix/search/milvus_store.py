@@ -25,13 +25,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from metrix.errors import DataError, InvalidInput, ShapeError
-from metrix.search.faiss_store import as_ids
 from metrix.search.filters import EVERYTHING, AllOf, Condition, Filter, expression
 from metrix.search.items import (
     COLUMN_TYPES,
     Items,
     in_batches,
     merge_column,
+    read_wanted_ids,
     require_distinct,
     same_columns,
     take,
@@ -149,12 +149,24 @@ class MilvusStore:
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there."""
         known: dict[Any, int] = {}
-        distinct = list(dict.fromkeys(ids)) if as_ids(ids, self._text) is not None else []
+        given = read_wanted_ids(ids, self._text)
+        distinct = given.drop_null().unique().to_pylist()
         for start in range(0, len(distinct), AT_ONCE):
             wanted = expression(Condition("id", "in", tuple(distinct[start : start + AT_ONCE])), {"id": "id"}, {})
             found = self._query(f"({wanted}) and {self._seen()}", ["row", "id"])
             known |= {one["id"]: one["row"] for one in found}
-        return np.array([known.get(one, -1) for one in ids], dtype=np.int64)
+        return np.array([known.get(one, -1) for one in given.to_pylist()], dtype=np.int64)
+
+    def rows_from(self, start: int, count: int) -> NDArray[np.int64]:
+        """The rows of so many items after the first `start`; of those before it, only their numbers are read."""
+        found, last = [], start + count
+        for first in range(0, int(self._place["next_row"]), MOST):
+            if last <= 0:
+                break
+            here = self._query(f"row >= {first} and row < {first + MOST} and {self._seen()}", ["row"])
+            found += sorted(one["row"] for one in here)[max(start, 0) : last]
+            start, last = start - len(here), last - len(here)
+        return np.array(found, dtype=np.int64)
 
     def read_table(self, rows: NDArray[np.int64]) -> Any:
         """An Arrow table of the ids (`id`) and columns of these rows, in this order."""

@@ -7,11 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from metrix.errors import DataError, InvalidInput
+from metrix.errors import DataError, InvalidInput, check_integer
 
 MEMORY = 4 << 30  # bytes of codes past which the inverted lists of ivf and ivf-pq are built on disk
 MOST = (1 << 31) - 1  # that faiss takes for a setting
-_KEPT = ("cells", "probes", "links", "breadth", "code_bytes", "candidates", "half", "seed")  # with an index
+MOST_LINKS = 1024  # of a node of hnsw
+# What faiss can do with, where it does not end the process or never ends.
+_RANGES = {
+    "cells": (1, MOST),
+    "probes": (1, MOST),
+    "links": (2, MOST_LINKS),
+    "breadth": (1, MOST),
+    "code_bytes": (1, MOST),
+    "candidates": (1, MOST),
+    "seed": (0, MOST),
+}
+_KEPT = (*_RANGES, "half")  # with an index
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,11 @@ class Settings:
     seed: int = 0
     memory: int = MEMORY
 
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            if (value := getattr(self, name)) is not None:
+                check_integer(name, value, least, most)
+
     def asked(self) -> dict[str, int]:
         """What was asked for, to be stored with the index; defaults that depend on size or kind are left out."""
         return {name: int(value) for name in _KEPT if (value := getattr(self, name)) is not None}
@@ -46,13 +62,10 @@ class Settings:
     def read(cls, stored: Mapping[str, Any]) -> Settings:
         """The settings that `asked` gave; what an index of an earlier version has not stored is the default."""
         found = {name: stored[name] for name in _KEPT if name in stored}
-        wrong = [name for name, value in found.items() if not isinstance(value, int) or not 0 <= value <= MOST]
-        if wrong:
-            raise DataError(
-                f"place.{wrong[0]}: expected an integer from 0 to {MOST:,} in the description, got "
-                f"{found[wrong[0]]!r}; build the index anew"
-            )
-        return cls(**{**found, "half": bool(found.get("half", False))})
+        try:
+            return cls(**{**found, "half": bool(check_integer("half", found.get("half", 0), 0, 1))})
+        except InvalidInput as error:
+            raise DataError(f"place.{error} in the description; build the index anew") from error
 
     def fitting(self, count: int) -> Settings:
         """These settings for an index that has become so small that it cannot have as many cells."""

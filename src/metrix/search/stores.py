@@ -68,6 +68,9 @@ class Store(Protocol):
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there, by one scan of the ids at most."""
 
+    def rows_from(self, start: int, count: int) -> NDArray[np.int64]:
+        """The rows of so many items, in the order of a scan, after the first `start`; fewer at the end."""
+
     def read_table(self, rows: NDArray[np.int64]) -> Any:
         """An Arrow table of the ids (`id`) and columns of these rows, in this order."""
 

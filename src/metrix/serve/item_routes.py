@@ -23,6 +23,7 @@ from metrix.serve.schemas import (
     GoneItems,
     ItemPage,
     ItemRecord,
+    NewColumns,
     NewItem,
     NewItems,
     describe_statuses,
@@ -117,7 +118,8 @@ def add_changes(app: FastAPI, service: Service) -> None:
                 raise InvalidInput("image: expected vectors, by POST /items; the model of this index takes no images")
             place = service.batcher.reserve(announced_size(request, limits))
             try:
-                content, columns = await read_item_upload(request, limits)
+                content, text = await read_item_upload(request, limits)
+                columns = read_json(text, NewColumns).root
                 view = await service.files.run(state.view, content)
             finally:
                 place.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 
 class Problem(BaseModel):
@@ -36,13 +36,13 @@ class AnswerToOne(BaseModel):
     detail: Any = None
 
 
-Label = str | int | float | bool | None
+ColumnValue = str | int | float | bool | None
 
 
 class ClassShare(BaseModel):
     """A class that a query may be of."""
 
-    label: Label
+    label: ColumnValue
     probability: float
     votes: float = Field(description="its share of the weighted votes of the nearest items")
     similarity: float = Field(description="the cosine with its centroid")
@@ -51,11 +51,11 @@ class ClassShare(BaseModel):
 class ClassToOne(BaseModel):
     """The class of a query, or why it was not answered."""
 
-    label: Label = Field(default=None, description="null: unknown")
+    label: ColumnValue = Field(default=None, description="null: unknown")
     unknown: bool | None = None
     probability: float | None = Field(default=None, description="that `best` is right")
     known: float | None = Field(default=None, description="the probability of being of any class of the index")
-    best: Label = Field(default=None, description="the most likely class, also of an unknown query")
+    best: ColumnValue = Field(default=None, description="the most likely class, also of an unknown query")
     classes: list[ClassShare] | None = Field(default=None, description="the most likely first")
     neighbours: list[FoundItem] | None = Field(default=None, description="that voted, nearest first")
     detail: Any = None
@@ -156,13 +156,19 @@ class JsonQueries(BaseModel):
         return self
 
 
+class NewColumns(RootModel[dict[str, ColumnValue]]):
+    """The columns of an item to add, by name."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
 class NewItem(BaseModel):
     """An item to add: its id, its vector at any scale, and its columns."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     id: str | int
     vector: list[float]
-    columns: dict[str, str | int | float | bool | None] = {}
+    columns: dict[str, ColumnValue] = {}
 
 
 class NewItems(BaseModel):

@@ -186,16 +186,8 @@ class ServedIndex:
     def list_items(self, start: int, count: int) -> list[dict[str, Any]]:
         """Ids and columns of items, in the order of the index."""
         with self.using_store() as index:
-            rows = max(1, min(start or count, 8192))
-            records: list[dict[str, Any]] = []
-            seen = 0
-            for _, items in index.store.scan(rows):
-                first, seen = max(0, start - seen), seen + len(items)
-                if seen > start:
-                    records += items.part(slice(first, first + count - len(records))).records()
-                if len(records) >= count:
-                    break
-        return [plain(record) for record in records]
+            found = index.store.read_table(index.store.rows_from(start, count))
+        return [plain(record) for record in found.to_pylist()]
 
     def read_vector(self, values: Sequence[float]) -> NDArray[np.float32]:
         """The vector of a request at unit norm, comparable with those of the items.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from fastapi import HTTPException, Request
 from starlette.datastructures import UploadFile
 
@@ -22,19 +19,15 @@ async def read_uploads(request: Request, limits: Limits, most: int = 1) -> list[
         return [await image.read() for image in images if isinstance(image, UploadFile)]
 
 
-async def read_item_upload(request: Request, limits: Limits) -> tuple[bytes, dict[str, Any]]:
-    """The file in the field `image` of a form, and the columns in its field `item`, a JSON object."""
+async def read_item_upload(request: Request, limits: Limits) -> tuple[bytes, bytes]:
+    """The file in the field `image` of a form, and the JSON in its field `item`."""
     async with request.form(max_files=1, max_fields=8, max_part_size=limits.upload) as form:
         image, text = form.get("image"), form.get("item", "{}")
         if not isinstance(image, UploadFile):
             raise HTTPException(422, "image: expected a file in the field 'image'")
-        try:
-            columns = json.loads(text if isinstance(text, str) and len(text) <= MOST_TEXT else "")
-        except (ValueError, RecursionError):
-            columns = None
-        if not isinstance(columns, dict):
-            raise HTTPException(422, "item: expected a JSON object with the columns of the item")
-        return await image.read(), columns
+        if not isinstance(text, str) or len(text) > MOST_TEXT:
+            raise HTTPException(422, "item: expected a short JSON object with the columns of the item")
+        return await image.read(), text.encode()
 
 
 def announced_size(request: Request, limits: Limits) -> int:
