@@ -55,7 +55,8 @@ def test_the_nearest_are_found_by_few_bytes(tmp_path: Path, clusters: int, half:
     x, q = vectors(clusters=clusters), vectors(60, seed=1, clusters=clusters)
     index = Index.create(tmp_path / "i", [items(x)], "sq8", settings=Settings(half=half))
     assert len(names(index)) == 3  # 600, 600 and 300 rows
-    assert 10 <= index.store.reach <= COUNT // 3  # type: ignore[attr-defined]
+    reach = index.store.reach  # type: ignore[attr-defined]
+    assert 10 <= reach.near <= COUNT // 3
     assert index.description.recall is not None
     assert index.description.recall >= 0.97
     used = []
@@ -67,7 +68,7 @@ def test_the_nearest_are_found_by_few_bytes(tmp_path: Path, clusters: int, half:
     odd = index.search(q, 10, where=["odd=true"])
     assert share(odd, exact.search(q, 10, where=["odd=true"])) >= 0.97
     assert all(record["odd"] for row in odd.records() for record in row)
-    assert used == [index.store.reach] * 3  # type: ignore[attr-defined]
+    assert used == [reach.near, reach.near] + [reach.far] * (reach.far > 0)
     right = [[x[exact.find(list(row))] @ one for row in odd.ids[n : n + 1]] for n, one in enumerate(q)]
     np.testing.assert_allclose(odd.similarities, np.concatenate(right), atol=1e-3 if half else 1e-6)
 
@@ -89,10 +90,31 @@ def test_the_reach_is_the_smallest_that_holds_the_true_neighbours(tmp_path: Path
 def test_more_neighbours_reach_further_and_in_the_end_everywhere(tmp_path: Path) -> None:
     index = Index.create(tmp_path / "i", [items(vectors())], "sq8")
     sketch = index.store._sketch  # type: ignore[attr-defined]
-    assert [sketch.reach_for(k, 100) for k in (1, 10, 11, 40, 51)] == [100, 100, 110, 400, 0]
+    reach = sketches.Reach(60, 200)
+    assert [sketch.reach_for(k, reach, False) for k in (1, 11, 12, 100, 250, 251)] == [60, 60, 200, 200, 500, 0]
+    assert [sketch.reach_for(k, reach, True) for k in (1, 250, 251)] == [200, 500, 0]
     exact = Index.build(vectors(), [f"p{n:05d}" for n in range(COUNT)])
     q = vectors(9, seed=1)
     assert share(index.search(q, 700), exact.search(q, 700)) > 0.999
+
+
+def test_neighbours_beyond_a_cluster_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten neighbours are in the cluster of the query; more, or others than these, are among all the rest."""
+    monkeypatch.setattr(sketches, "PART", 5000)
+    centres, rng = np.random.default_rng(1).standard_normal((400, DIM)), np.random.default_rng(0)
+    x = np.repeat(centres, 15, axis=0) + 0.2 * rng.standard_normal((6000, DIM))
+    given = Items.read(x, columns={"cluster": np.repeat(np.arange(400), 15)})
+    index, exact = Index.create(tmp_path / "i", [given], "sq8"), Index.build(x, columns={"cluster": given.columns[0]})
+    q = x[7::150]
+    assert index.store.reach.near < 30  # type: ignore[attr-defined]
+    assert share(index.search(q, 10), exact.search(q, 10)) > 0.98
+    assert share(index.search(q, 40), exact.search(q, 40)) > 0.98
+    others = [
+        (index.search(one[None], 10, where=where).ids, exact.search(one[None], 10, where=where).ids)
+        for n, one in enumerate(q)
+        if (where := [f"cluster!={10 * n}"])
+    ]
+    assert np.mean([np.isin(right, found).mean() for found, right in others]) > 0.98
 
 
 def test_an_addition_continues_the_last_part(tmp_path: Path) -> None:
@@ -144,7 +166,7 @@ def test_an_index_without_a_sketch_compares_all_bytes(tmp_path: Path) -> None:
     assert share(old.search(q, 10), exact.search(q, 10)) >= 0.99
     old.add(items(vectors(100, seed=4), COUNT))
     assert len(names(old)) == 3  # made with the next codes
-    assert index.store.reach  # type: ignore[attr-defined]
+    assert index.store.reach.near  # type: ignore[attr-defined]
 
 
 def test_a_damaged_sketch_is_one_clear_error(tmp_path: Path) -> None:
@@ -159,6 +181,7 @@ def test_a_damaged_sketch_is_one_clear_error(tmp_path: Path) -> None:
         ({"sketch": "x.faiss"}, "expected names of files"),
         ({"reach": "far"}, "place.reach: expected an integer ≥ 0"),
         ({"reach": -1}, "place.reach: expected an integer ≥ 0"),
+        ({"far_reach": "far"}, "place.far_reach: expected an integer ≥ 0"),
     ):
         description.write_text(json.dumps({**json.loads(sound), "place": {**place, **changed}}))
         with pytest.raises(DataError, match=words):
@@ -201,7 +224,7 @@ def test_a_generation_that_was_never_measured_compares_all_bytes(tmp_path: Path,
     monkeypatch.setattr(sketches, "SKETCHED", 500)
     place = write_generation(tmp_path, 1, [items(vectors())], "sq8", Settings())
     store = faiss_store.FaissStore.open(tmp_path, place, "sq8")
-    assert store.reach == 0
+    assert store.reach == (0, 0)
     x = vectors()
     assert store.search(x[:5], 1).rows[:, 0].tolist() == list(range(5))
 

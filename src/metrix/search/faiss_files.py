@@ -30,14 +30,20 @@ from metrix.search.description import SEVERAL_FILES
 from metrix.search.faiss_kinds import APPROXIMATE, build_codes, extend_codes, faiss_silenced
 from metrix.search.items import Items, chained, column_types_of, drop_id, require_distinct, same_columns
 from metrix.search.settings import Settings
-from metrix.search.sketches import Sketch
+from metrix.search.sketches import Reach, Sketch
 from metrix.search.vectors import MappedVectors
 
 _NAME = r"\d{6,}-[0-9a-f]{8}(-\d+)?"
 _CODES = rf"codes-{_NAME}(-part\d+)?\.(faiss|ivfdata)|sketch-{_NAME}\.faiss"
 FILE_NAME = re.compile(rf"vectors-{_NAME}\.npy|items-{_NAME}\.arrow|{_CODES}|adapter-{_NAME}\.safetensors")
 MOST_COMPARED = 2_000_000  # ids that are not in order, for which it takes a second or two
-OF_CODES = ("codes", "lists", "sketch", "reach")  # keys of a place that say where codes are, and how to search them
+OF_CODES = (
+    "codes",
+    "lists",
+    "sketch",
+    "reach",
+    "far_reach",
+)  # keys of a place that say where codes are, and how to search them
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,12 +279,15 @@ def _read_index(path: Path, flags: int) -> Any:
         raise DataError(f"{path}: expected a faiss index, got a damaged file; build the index anew") from error
 
 
-def read_reach(place: Mapping[str, Any]) -> int:
-    """How far a search by the sketch has to reach; 0 where there is none, or it was not measured."""
-    found = place.get("reach", 0)
-    if not isinstance(found, int) or found < 0:
-        raise DataError(f"place.reach: expected an integer ≥ 0 in the description, got {found!r}; build the index anew")
-    return found
+def read_reach(place: Mapping[str, Any]) -> Reach:
+    """How far a search by the sketch has to reach, if there is one and it was measured."""
+    found = {name: place.get(name, 0) for name in ("reach", "far_reach")}
+    for name, value in found.items():
+        if not isinstance(value, int) or value < 0:
+            raise DataError(
+                f"place.{name}: expected an integer ≥ 0 in the description, got {value!r}; build the index anew"
+            )
+    return Reach(*found.values())
 
 
 def read_codes(folder: Path, place: Mapping[str, Any]) -> Any:

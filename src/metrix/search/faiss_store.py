@@ -166,7 +166,7 @@ class FaissStore:
         self, queries: NDArray[np.float32], k: int, wanted: int, kept: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
         """Rows (q, wanted or more) by their codes, -1 for none."""
-        if self._sketch is not None and (reach := self._sketch.reach_for(k, self.reach)):
+        if self._sketch is not None and (reach := self._sketch.reach_for(k, self.reach, kept is not None)):
             return self._sketch.find_candidates(queries, wanted, reach, kept)[1]
         parameters = build_parameters(self._codes, self._kind, self.settings, wanted, kept)
         return search_faiss(self._codes, queries, wanted, parameters)[1]
@@ -177,7 +177,7 @@ class FaissStore:
             return {}
         some = slice(0, REACH_QUERIES)
         self.reach = self._sketch.choose_reach(known.queries[some], known.rows[some])
-        return {"reach": self.reach}
+        return {"reach": self.reach.near, "far_reach": self.reach.far}
 
     def find(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there."""

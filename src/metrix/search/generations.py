@@ -22,7 +22,7 @@ from metrix.search.faiss_store import FaissStore
 from metrix.search.items import Items, chained
 from metrix.search.recall import find_true_neighbours, recall_of
 from metrix.search.settings import Settings
-from metrix.search.sketches import REACHED_K
+from metrix.search.sketches import FAR_K, NEAR_K
 from metrix.search.stores import Store
 
 LOCK = ".lock"
@@ -132,9 +132,9 @@ def _measure_codes(made: Store, place: Mapping[str, Any]) -> dict[str, Any]:
     """The recall of an approximate store, once it is known how far it has to search; None of an exact one."""
     if made.kind == "exact" or len(made) < 2:
         return {"recall": None if made.kind == "exact" else 1.0}
-    known = find_true_neighbours(made, min(REACHED_K, len(made) - 1))
+    known = find_true_neighbours(made, min(FAR_K, len(made) - 1))
     chosen = made.choose_reach(known) if isinstance(made, FaissStore) else {}
-    return {"place": {**place, **chosen}, "recall": recall_of(made, known)}
+    return {"place": {**place, **chosen}, "recall": recall_of(made, known._replace(rows=known.rows[:, :NEAR_K]))}
 
 
 def open_store(folder: Path, description: Description, counted: bool = True) -> Store:

@@ -4,7 +4,8 @@
 
 A bit per entry (RaBitQ: the sign, and how far it leads) is an eighth of a byte to read, and says the similarity up to
 about 0.75 standard deviations of all similarities. So the true neighbours are among the best thousands, not the best
-ten; `choose_reach` measures how many when the index is built.
+ten; `choose_reach` measures how many when the index is built, for ten neighbours and for a hundred: in clusters of
+twenty, the first ten are found at once, and those beyond are as hard to find as without clusters.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,15 @@ TRAINED = 100_000  # rows from which the centre is taken
 ROWS_AT_ONCE = 65_536
 QUERIES_AT_ONCE = 16  # each has `reach` candidates
 REACHED = 0.99  # of the true neighbours, that a search has to reach
-REACHED_K = 10  # neighbours that `reach` is measured for
+NEAR_K, FAR_K = 10, 100  # neighbours that a reach is measured for
 MOST = 16  # a reach of more than one row in so many is no faster than all bytes
+
+
+class Reach(NamedTuple):
+    """How many rows of a part to compare by their bytes; 0 where it is too many, or was not measured."""
+
+    near: int = 0  # for the NEAR_K nearest
+    far: int = 0  # for the FAR_K nearest, and with a filter, which may leave out all that are near
 
 
 class Sketch:
@@ -43,9 +51,10 @@ class Sketch:
     def __len__(self) -> int:
         return self._rows
 
-    def reach_for(self, k: int, reach: int) -> int:
+    def reach_for(self, k: int, reach: Reach, filtered: bool) -> int:
         """How many rows of a part to compare by their bytes for k neighbours; 0 where all bytes are as fast."""
-        wanted = math.ceil(reach * max(k, REACHED_K) / REACHED_K)
+        near = k <= NEAR_K + 1 and not filtered  # one more is the query itself, as when the reach was measured
+        wanted = reach.near if near else math.ceil(reach.far * max(k, FAR_K) / FAR_K)
         return wanted if wanted <= self._rows // MOST else 0
 
     def find_candidates(
@@ -61,26 +70,26 @@ class Sketch:
 
         return self._search(self._refined, queries, wanted, make_parameters)
 
-    def choose_reach(self, queries: NDArray[np.float32], truth: NDArray[np.int64]) -> int:
-        """How many rows of a part have to be compared for REACHED of the true neighbours (q, k); 0 for too many."""
+    def choose_reach(self, queries: NDArray[np.float32], truth: NDArray[np.int64]) -> Reach:
+        """How many rows of a part have to be compared for REACHED of the true neighbours (q, FAR_K)."""
         faiss = import_extra("faiss")
 
         def make_parameters() -> Any:
             return faiss.RaBitQSearchParameters(qb=QUERY_BITS)
 
+        found = dict.fromkeys((NEAR_K, FAR_K), 0)
         reach = max(1, self._rows // (8 * MOST))
-        while reach <= self._rows // MOST:
-            ranks = []
+        while reach <= self._rows // MOST and not all(found.values()):
+            ranks: dict[int, list[NDArray[np.int64]]] = {k: [] for k, known in found.items() if not known}
             for query, true in zip(queries, truth, strict=True):
                 _, rows = self._search(self._numbered, query[None], reach, make_parameters)
-                places = np.flatnonzero(np.isin(rows[0], true[true >= 0])) % reach
-                ranks.append(places + 1)
-            needed = np.sort(np.concatenate(ranks))
-            last = math.ceil(REACHED * int((truth >= 0).sum())) - 1
-            if last < len(needed):
-                return int(needed[last])
+                for k, places in ranks.items():
+                    places.append(np.flatnonzero(np.isin(rows[0], true[:k][true[:k] >= 0])) % reach + 1)
+            for k, places in ranks.items():
+                needed, last = np.sort(np.concatenate(places)), math.ceil(REACHED * int((truth[:, :k] >= 0).sum())) - 1
+                found[k] = int(needed[last]) if last < len(needed) else 0
             reach *= 2
-        return 0
+        return Reach(found[NEAR_K], found[FAR_K])
 
     def _search(
         self, indexes: Sequence[Any], queries: NDArray[np.float32], wanted: int, make_parameters: Callable[[], Any]
