@@ -71,8 +71,8 @@ def describe_value(given: object) -> str:
         return f"a value of type {type(given).__name__}"
 
 
-def unknown_choice(what: str, given: object, known: Iterable[str]) -> ChoiceError:
-    """The error to raise for an unknown name; it suggests the nearest known one and lists them all.
+def unknown_choice(what: str, given: object, known: Iterable[str], listed: Iterable[str] | None = None) -> ChoiceError:
+    """The error to raise for an unknown name; it suggests the nearest known one and lists them all, or `listed`.
 
     >>> str(unknown_choice("pairs", "pos-ned", ["pos-neg", "anc-neg"]))
     "unknown pairs 'pos-ned'; did you mean 'pos-neg'? expected one of: 'pos-neg', 'anc-neg'"
@@ -80,7 +80,8 @@ def unknown_choice(what: str, given: object, known: Iterable[str]) -> ChoiceErro
     names, shown = list(known), given if isinstance(given, str) else describe_value(given)
     near = difflib.get_close_matches(shown[:200], names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
-    return ChoiceError(f"unknown {what} {describe_value(given)}{hint} expected one of: {', '.join(map(repr, names))}")
+    expected = ", ".join(map(repr, names if listed is None else listed))
+    return ChoiceError(f"unknown {what} {describe_value(given)}{hint} expected one of: {expected}")
 
 
 def check_name(what: str, given: object, known: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ def test_the_objective_has_the_prefixes_of_the_configuration(mixup, kind) -> Non
     ("values", "message"),
     [
         ({"matryoshka": (8, 32)}, "prefixes of an embedding of dim 16, got 32; leave it out, or set dim=32"),
-        ({"matryoshka": (0,)}, "greater than or equal to 1"),
+        ({"matryoshka": (0,)}, "expected a number ≥ 1"),
         ({"matryoshka_weight": 0.5}, "expected prefixes with it"),
         ({"matryoshka": (8,), "mixup_method": "mochi"}, r"expected the clean loss \(Clean\) or Metrix, got MoCHi"),
         ({"matryoshka": (8,), "loss": "soft-triple", "mixup": ()}, "SoftTriple, whose centres"),

@@ -96,8 +96,10 @@ def test_killed_while_writing_the_config(small: Config, tmp_path: Path) -> None:
 
 def test_a_folder_with_files_of_the_users_is_not_taken(small: Config, tmp_path: Path) -> None:
     (tmp_path / ".profile").write_text("of the user")
-    with pytest.raises(InvalidInput, match="already exists"):
+    with pytest.raises(InvalidInput, match=r"already exists: choose another folder$"):  # and not: resume it
         train(small, tmp_path)
+    with pytest.raises(InvalidInput, match="nowhere is no run: nothing is there"):
+        open_run_folder(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="no config"):
         open_run_folder(tmp_path)
     assert (tmp_path / ".profile").exists()

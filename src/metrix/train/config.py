@@ -171,7 +171,7 @@ class Model(ConfigSection):
         "none", description="lora: train low-rank changes of the backbone's linear layers only (ViT, ConvNeXt)"
     )
     lora_rank: int = Field(8, ge=1, description="lora: rank of the changes")
-    lora_alpha: float = Field(16.0, gt=0, description="lora: the changes are multiplied by this / lora_rank")
+    lora_alpha: float = Field(16.0, gt=0, description="lora: the changes are multiplied by this / --lora-rank")
     lora_targets: tuple[str, ...] = Field(
         (), description="lora: names of layers, such as qkv,proj; all linear layers by default"
     )
@@ -305,10 +305,10 @@ class Training(ConfigSection):
         None, description="a finished run: train embeddings that can be compared with those of its model"
     )
     compatible_weight: float = Field(
-        1.0, gt=0, description="with compatible_with: weight of the loss against the old model's class centres"
+        1.0, gt=0, description="with --compatible-with: weight of the loss against the old model's class centres"
     )
     compatible_strength: float = Field(
-        0.4, ge=0, description="with compatible_with: weight of old and new features of a class mixed; 0 for none"
+        0.4, ge=0, description="with --compatible-with: weight of old and new features of a class mixed; 0 for none"
     )
     sampler: Literal["balanced", "random"] = Field(
         "balanced", description="equally many images of each class in a batch, or images at random"
@@ -503,9 +503,38 @@ def parse_config(nested: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(nested)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InvalidInput(f"{where}={describe_value(first['input'])}: {first['msg']}") from error
+        raise InvalidInput(_describe_mistake(error)) from error
+
+
+# what pydantic says is wrong -> what was expected
+_EXPECTED = {
+    "greater_than": "a number > {gt:g}",
+    "greater_than_equal": "a number ≥ {ge:g}",
+    "less_than": "a number < {lt:g}",
+    "less_than_equal": "a number ≤ {le:g}",
+    "literal_error": "{expected}",
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}
+
+
+def _describe_mistake(error: ValidationError) -> str:
+    """The first value that is not allowed, with its key, and what was expected."""
+    first = error.errors()[0]
+    reason = first.get("ctx", {}).get("error")
+    if isinstance(reason, InvalidInput):  # it names the key and the value already
+        return str(reason)
+    key = next((str(x) for x in first["loc"][1:]), str(first["loc"][0]))
+    expected = _EXPECTED.get(first["type"])
+    said = str(reason or first["msg"]) if expected is None else f"expected {expected.format(**first.get('ctx', {}))}"
+    return f"{key}: {said}, got {describe_value(first['input'])}"
 
 
 def _with_scheme(nested: dict[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,9 @@ def preset(name: str) -> Config:
     0.5
     """
     if name not in list_presets():
-        raise unknown_choice("preset", name, list_presets())
+        short = [known for known in list_presets() if known.count("/") < 2]
+        of_losses = f"paper/DATASET/LOSS with one of {', '.join((*LOSSES, *BASELINES))}"
+        raise unknown_choice("preset", name, list_presets(), [*short, of_losses])
     if name == "glyphs":
         return Config().with_values(GLYPHS)
     if name in CPU or name in LARGE:

@@ -333,7 +333,8 @@ def _create(path: Path) -> bool:
 
 
 def _taken(path: Path) -> InvalidInput:
-    return InvalidInput(f"{path} already exists: choose another folder, or resume it with --resume {path}")
+    hint = f", or resume it with --resume {path}" if (path / "config.yaml").is_file() else ""
+    return InvalidInput(f"{path} already exists: choose another folder{hint}")
 
 
 def _unlink(path: Path) -> None:
@@ -355,5 +356,6 @@ def open_run_folder(path: Path) -> RunFolder:
             raise InvalidInput(
                 f"{path} has nothing to resume: its run was killed before it began; start it again with --output {path}"
             )
-        raise InvalidInput(f"{path} is no run: it has no config.yaml; expected a folder that metrix train wrote")
+        found = "it has no config.yaml" if path.exists() else "nothing is there"
+        raise InvalidInput(f"{path} is no run: {found}; expected a folder that metrix train wrote")
     return RunFolder(path)
