@@ -147,11 +147,18 @@ def test_mistakes(refused: Any, run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.eye(3))
     refused("analyze", "geometry", words=("RUN", "--embeddings"))
     refused("analyze", "geometry", tmp_path, words=("is no run",))
-    refused("analyze", "geometry", run, "-o", tmp_path / "file" / "x", words=("cannot be made", "-o"))
+    refused("analyze", "geometry", run, "-o", tmp_path / "file" / "x", words=("cannot be created", "-o"))
     refused("analyze", "positivity", run, "--loss", "multi-simlarity", words=("did you mean 'multi-similarity'",))
     refused("analyze", "positivity", run, "--gamma", "3", words=("'contrastive' has no gamma", "margin"))
     refused(
-        "analyze", "positivity", run, "--loss", "multi-similarity", "--gamma", "-3", words=("gamma", "greater than 0")
+        "analyze",
+        "positivity",
+        run,
+        "--loss",
+        "multi-similarity",
+        "--gamma",
+        "-3",
+        words=("gamma", "expected a number > 0"),
     )
     refused("analyze", "utilization", run, "--mixup", "embed,inptu", words=("did you mean 'input'",))
     refused("analyze", "utilization", "--embeddings", tmp_path / "x.npy", words=("--train-embeddings",))

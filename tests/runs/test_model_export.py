@@ -162,6 +162,6 @@ def test_mistakes(refused: Any, metrix: Any, run: Path, other_run: Path, tmp_pat
     (tmp_path / "file").write_text("")
     (tmp_path / "own.onnx").write_text("of another program")
     refused("export", run, "--onnx", tmp_path / "own.onnx", words=("own.onnx already exists", "--overwrite"))
-    refused("export", run, "--hub", tmp_path / "file" / "hub", words=("cannot be made",))
+    refused("export", run, "--hub", tmp_path / "file" / "hub", words=("cannot be created",))
     refused("export", run, "--torch-export", tmp_path / "file" / "m.pt2", words=("cannot be written",))
     refused("embed", run, "-o", tmp_path / "x.npy", "--engine", "onx", words=("unknown engine 'onx'", "'onnx'"))

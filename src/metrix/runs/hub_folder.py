@@ -56,7 +56,7 @@ def export_hub(model: TrainedModel, folder: Path, *, overwrite: bool = False) ->
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"{folder} cannot be made: {error.strerror or error}; choose another place") from error
+        raise InvalidInput(f"{folder} cannot be created: {error.strerror or error}; choose another place") from error
     about = describe_model(model)
     described = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     card = write_card(model, about, folder.resolve().name)

@@ -44,6 +44,6 @@ def make_output_folder(run: Path | None, given: Path | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(
-            f"the folder {folder} cannot be made: {describe_failure(error)}; choose another with -o"
+            f"the folder {folder} cannot be created: {describe_failure(error)}; choose another with -o"
         ) from error
     return folder

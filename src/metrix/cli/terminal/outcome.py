@@ -41,7 +41,7 @@ class Outcome:
             typer.echo(json.dumps(self.content))
             return
         for table in self.tables:
-            Console().print(table)
+            Console().print(_describe_empty(table) or table)
         for note in self.notes:
             Console(soft_wrap=True).print(note, markup=False, highlight=False)
         errors = Console(stderr=True, soft_wrap=True)
@@ -51,3 +51,10 @@ class Outcome:
             print_next(*self.next)
         for path in self.written:
             errors.print(f"written: [cyan]{escape(str(path))}[/]", highlight=False)
+
+
+def _describe_empty(table: Any) -> str:
+    """The title and the caption of a table without rows, which has nothing else to show; "" for others."""
+    if getattr(table, "row_count", 1):
+        return ""
+    return ": ".join(text for text in (table.title, table.caption) if text)

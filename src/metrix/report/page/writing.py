@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,12 @@ class Page:
 
     @staticmethod
     def check_path(path: Path) -> None:
-        """Raise InvalidInput unless `path` is a file name that ends in .html; call it before any work is done."""
+        """Raise InvalidInput unless `path` ends in .html and can be written; call it before any work is done."""
         if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
             raise InvalidInput(f"page: expected a file name that ends in .html, got {path}")
+        place = next(one for one in path.absolute().parents if one.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise InvalidInput(f"page: {path} cannot be written, because of {place}; choose another path")
 
     def _blocks(self) -> list[Block]:
         return [block for section in self.sections for block in iterate_blocks(section.blocks)]
