@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import warnings
@@ -137,10 +138,37 @@ def test_help_fits_80_columns(words: tuple[str, ...], monkeypatch: pytest.Monkey
     lines = shown.splitlines()
     assert max(map(cell_len, lines)) <= 80
     assert not re.search(r"\w…", shown)  # nothing is cut off
-    assert "<bool>" not in shown
+    assert not re.search(r"<(bool|int|float|str|path|list)", shown)
+    assert "[default: ]" not in shown
+    assert "{" not in lines[1]  # the usage
     texts = [line.rstrip(" │") for line in lines if line.startswith("│")]
     widest = max((len(re.split(r"\s{2,}", text)[-1]) for text in texts), default=0)
     assert widest >= 25  # the explanations have room
+
+
+@pytest.mark.parametrize("words", leaf_commands(), ids=" ".join)
+def test_examples_of_help_can_be_typed(words: tuple[str, ...]) -> None:
+    root = typer.main.get_command(app)
+    command: Any = root
+    for word in words:
+        command = command.commands[word]
+    _, _, examples = (command.help or "").partition("Examples:\n")
+    if words not in {("demo",), ("doctor",), ("methods",), ("cache", "show")}:  # they need no explanation
+        assert examples
+    for line in examples.splitlines():
+        name, *typed = shlex.split(line)
+        assert (name, *typed[: len(words)]) == ("metrix", *words)
+        with command.make_context(line, typed[len(words) :]) as context:
+            assert not context.args
+
+
+def test_groups_have_narrow_help(metrix: Metrix) -> None:
+    for words in ((), ("data",), ("cache",), ("analyze",)):
+        assert "<bool>" not in metrix(*words, "--help").out
+
+
+def test_usage_of_a_mistake_is_that_of_the_help(metrix: Metrix) -> None:
+    assert "Usage: metrix search [OPTIONS] INDEX [QUERY]..." in metrix("search", "photos.index", "-k", "none").err
 
 
 def test_the_shell_completes_verbs_flags_and_values() -> None:

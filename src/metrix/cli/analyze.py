@@ -57,6 +57,9 @@ def positivity_command(
 
     Uses the training images of the run. Anchors are examples, even if those of the loss are proxies. Writes
     positivity.csv, .json, .png and .svg.
+
+    Examples:
+        metrix analyze positivity runs/a
     """
     import numpy as np
 
@@ -131,6 +134,9 @@ def utilization_command(
 
     Utilization is the mean squared distance of a test embedding to the nearest training embedding; lower is better.
     Writes utilization.json.
+
+    Examples:
+        metrix analyze utilization runs/a --mixup input,embed
     """
     from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress
@@ -181,6 +187,9 @@ def geometry_command(
     """Measure alignment (how compact classes are) and uniformity (how evenly embeddings cover the sphere).
 
     Both are measured on the training and on the test part. Writes geometry.json.
+
+    Examples:
+        metrix analyze geometry runs/a
     """
     from metrix.cli.evaluate import check_one_source
     from metrix.cli.terminal.progress import show_progress

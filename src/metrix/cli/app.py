@@ -45,7 +45,7 @@ from metrix.cli import (
     tune,
     upgrade,
 )
-from metrix.cli.help import Command
+from metrix.cli.help import Command, Group
 from metrix.cli.terminal.console import Console, print_message
 from metrix.errors import MetrixError, MetrixWarning
 from metrix.files import describe_failure
@@ -55,6 +55,7 @@ STORAGE_FAILURES = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EF
 
 app = typer.Typer(
     name="metrix",
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -82,12 +83,15 @@ def metrix(
 def _unwrap_help(group: typer.Typer) -> None:
     """Let help texts be narrow, and break where the terminal needs it, not where lines of the docstrings end."""
     for command in group.registered_commands:
-        paragraphs = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs.split("\n\n"))
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(
+            text if text.startswith("Examples:") else " ".join(text.split()) for text in paragraphs
+        )
         if command.cls is None or not issubclass(command.cls, Command):
             command.cls = Command
     for subgroup in group.registered_groups:
         if subgroup.typer_instance is not None:
+            subgroup.cls = Group
             _unwrap_help(subgroup.typer_instance)
 
 
@@ -131,7 +135,7 @@ def main() -> None:
             app(prog_name="metrix")
     except MetrixError as error:
         rank = os.environ.get("RANK", "0")
-        if rank == "0" or getattr(error, "said_by_all", True):
+        if rank == "0" or getattr(error, "on_every_rank", True):
             who = "metrix" if rank == "0" else f"metrix, rank {rank}"
             print_message(f"[bold red]{who}:[/] {escape(str(error))}")
         sys.exit(int(getattr(error, "exit_code", 2)))

@@ -83,6 +83,10 @@ def prune_command(
     """Delete cached files that were not used for long; training computes them again when it needs them.
 
     What a process has open or is building stays, and so does everything in the folder that metrix did not make.
+
+    Examples:
+        metrix cache prune --unused 30 --dry-run
+        metrix cache prune decoded --max-size 20G
     """
     import json
 

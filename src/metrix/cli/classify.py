@@ -67,6 +67,10 @@ def classify(
     The nearest images vote, weighted by their similarity, together with the centroids of the classes. Nothing is
     trained: a new class is there once images of it are added to the index. Images that cannot be read are skipped and
     counted.
+
+    Examples:
+        metrix classify photos.index query.jpg
+        metrix classify photos.index new/ --csv classes.csv
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page

@@ -9,7 +9,7 @@ import typer
 
 from metrix.cli.device import with_device_flag
 from metrix.cli.evaluate import BootstrapOver
-from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+from metrix.cli.reading import FollowLinks, ImageColumn, LabelColumn, MaxBad, Root, choose_reading
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,6 +34,8 @@ def compare_command(
     max_bad: MaxBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Compare runs: settings that differ, Recall@K, and whether the differences are significant.
@@ -41,6 +43,10 @@ def compare_command(
     All runs answer the same queries, so they are compared query by query; the bootstrap draws classes, each with all
     its queries. With --advise, runs are paired by seed instead, and the Recall@1 that each measured at its end is
     compared.
+
+    Examples:
+        metrix compare runs/clean runs/mixed
+        metrix compare --advise runs/clean-* runs/mixed-*
     """
     import json
 
@@ -55,7 +61,7 @@ def compare_command(
     from metrix.cli.terminal.tables import build_comparison_tables
     from metrix.runs.comparison import compare_runs
 
-    reading = choose_reading(max_bad, root, follow_links)
+    reading = choose_reading(max_bad, root, follow_links, image_column, label_column)
     with show_progress(json_output) as report:
         result = compare_runs(
             runs,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metrix.cli.flags import DATA_HELP
 from metrix.cli.reading import PANEL, FollowLinks, ImageColumn, LabelColumn, Root, parse_max_bad
 from metrix.errors import InvalidInput
 
@@ -29,11 +30,7 @@ def add_to(app: typer.Typer) -> None:
 def check_command(
     spec: Annotated[
         str,
-        typer.Argument(
-            metavar="DATA",
-            help="glyphs, a folder, a manifest, Parquet files with images, hf:owner/name, vectors, or LAYOUT:PATH "
-            "such as cub:PATH",
-        ),
+        typer.Argument(metavar="DATA", help=DATA_HELP),
     ],
     unseen: Annotated[float, typer.Option(help="share of a folder's classes kept for testing")] = 0.5,
     split_seed: Annotated[int, typer.Option(min=0, help="seed of the split into seen and unseen classes")] = 0,
@@ -68,6 +65,10 @@ def check_command(
     Reads every image. With --leaks, also finds test images that are near-copies of training images (re-encoded, or of
     another size), which make figures better than they are. The exit code is 0 if the data is ready for training, and 1
     if there are problems, of which leaks are one.
+
+    Examples:
+        metrix data check photos/
+        metrix data check photos/ --leaks --csv leaks.csv
     """
     import json
 

@@ -80,6 +80,10 @@ def distil_command(
 
     Its embeddings have the length of the teacher's unless --dim says otherwise; with --compatible, they can query an
     index of the teacher: metrix search TEACHER.index IMAGE --run STUDENT.
+
+    Examples:
+        metrix distil runs/large --backbone efficientnet_lite0 -o runs/small
+        metrix distil runs/large --unlabelled more/ --compatible -o runs/small
     """
     from metrix.cli.train import train_and_print
     from metrix.errors import InvalidInput

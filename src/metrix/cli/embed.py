@@ -73,6 +73,10 @@ def embed_command(
 
     An interrupted command resumes when it is started again. Under torchrun, or with RANK and WORLD_SIZE set, each
     process embeds its share of the images, and the last to finish writes the file.
+
+    Examples:
+        metrix embed runs/a
+        metrix embed runs/a photos/ query.jpg -o vectors.npy
     """
     import os
 

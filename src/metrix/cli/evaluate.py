@@ -87,7 +87,7 @@ def evaluate_command(
     force_dim: ForceDim = False,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="OLD", help="search images of this run by the other's embeddings: are they compatible?"),
+        typer.Option(metavar="OLD", help="an older run: measure how well this run's queries search an index of it"),
     ] = None,
     compress: Compress = None,
     dims: Dims = None,
@@ -116,6 +116,11 @@ def evaluate_command(
 
     --against OLD measures whether an index of OLD can be searched by this run (metrix train --compatible-with, metrix
     distil --compatible): Recall@1 of its queries among images by OLD, beside both models alone.
+
+    Examples:
+        metrix evaluate runs/a
+        metrix evaluate runs/a --data other/ --part all
+        metrix evaluate --embeddings vectors.npy --labels labels.csv
     """
     import json
     import os
@@ -169,7 +174,7 @@ def evaluate_command(
         if wrong := [name for name, value in {**flags, "--open-set": open_set}.items() if value]:
             raise InvalidInput(f"{', '.join(wrong)}: expected without --against, got both; leave one out")
         assert run is not None
-        reading = choose_reading(max_bad, root, follow_links)
+        reading = choose_reading(max_bad, root, follow_links, image_column, label_column)
         evaluate_against(run, against, data, part, bootstrap, reading, json_output)
         return
     model = None

@@ -33,6 +33,9 @@ def explore(
     """Look at the test images of runs on a web page: neighbours, mistakes, a map, and what differs between runs.
 
     The images are embedded on the first visit and kept in the folders of the runs. The page needs no internet.
+
+    Examples:
+        metrix explore runs/a runs/b
     """
     from rich.console import Console
 

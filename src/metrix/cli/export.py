@@ -40,6 +40,10 @@ def export_command(
     Files take any number of images and are compared with the model in torch, to 1e-4. How an image becomes the input,
     and the threshold that metrix threshold found, are in a JSON file beside the model and in its metadata. metrix embed
     --engine FILE.onnx embeds with the file.
+
+    Examples:
+        metrix export runs/a --onnx model.onnx --int8
+        metrix export runs/a --hub my-model
     """
     from rich.markup import escape
 

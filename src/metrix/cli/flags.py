@@ -23,6 +23,10 @@ _PANELS = {
     "distil": "Distillation",
     "train": "Training",
 }
+DATA_HELP = (
+    "a folder of class folders, tar files, Parquet files with images, hf:owner/name, a manifest, vectors, glyphs, or "
+    "LAYOUT:PATH such as cub:PATH"
+)
 # The data are an argument; what is about a teacher is given to metrix distil.
 NOT_FLAGS = ("data", *configuration.Distillation.model_fields)
 
@@ -60,8 +64,8 @@ def _option(key: str) -> Any:
     values = values or list(CHOICES.get(key, ()))
     text = f"{field.description}: {', '.join(values)}" if values else field.description
     default = field.default
-    shown = ",".join(str(x) for x in default) if isinstance(default, tuple) else default
-    help_text = text if shown is None or shown is False else f"{text} [dim]\\[default: {shown}][/dim]"
+    shown = ",".join(str(x) for x in default) if isinstance(default, tuple) else "on" if default is True else default
+    help_text = f"{text} [dim]\\[default: {shown}][/dim]" if shown not in (None, False, "") else text
     name = "--" + key.replace("_", "-")
     declaration = f"{name}/--no-{name[2:]}" if kind is bool else name
     panel = _PANELS[configuration.sections()[key]]

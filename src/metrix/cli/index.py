@@ -60,11 +60,15 @@ def index(
         str, typer.Option(help="exact, or approximate and compressed: hnsw, ivf, sq8, ivf-pq", rich_help_panel=KIND)
     ] = "exact",
     cells: Annotated[
-        int | None, typer.Option(min=1, help="of ivf and ivf-pq: cells, 4 √n by default", rich_help_panel=KIND)
+        int | None, typer.Option(min=1, help="ivf and ivf-pq: number of cells; 4 √n by default", rich_help_panel=KIND)
     ] = None,
     probes: Annotated[
         int | None,
-        typer.Option(min=1, help="of ivf and ivf-pq: cells that a search looks into", rich_help_panel=KIND),
+        typer.Option(
+            min=1,
+            help="ivf and ivf-pq: cells that a search looks into; an eighth of them by default",
+            rich_help_panel=KIND,
+        ),
     ] = None,
     dim: Dim = None,
     force_dim: ForceDim = False,
@@ -79,7 +83,7 @@ def index(
             rich_help_panel=PANEL,
         ),
     ] = None,
-    info: Annotated[bool, typer.Option("--info", help="say what the index -o holds")] = False,
+    info: Annotated[bool, typer.Option("--info", help="say what the index of --output holds")] = False,
     add: Annotated[bool, typer.Option("--add", help="add the images to the index")] = False,
     update: Annotated[bool, typer.Option("--update", help="add the images, replacing those that are there")] = False,
     only_old: Annotated[
@@ -136,6 +140,12 @@ def index(
 
     The engine is stored in the index with its largest difference to the exact vectors. Queries of metrix search go
     through it, too, unless its vectors are the exact ones up to rounding.
+
+    Examples:
+        metrix index runs/a photos/ -o photos.index
+        metrix index efficientnet_lite0 photos/ -o photos.index
+        metrix index runs/a more/ -o photos.index --add
+        metrix index -o photos.index --info
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.data.layouts.table_columns import ColumnChoice

@@ -69,6 +69,10 @@ def label(
     Suspects come first, whose neighbours have another label, then items between two labels, then those without one.
     Each decision is written to a table at once, which metrix index --relabel takes, and training as a manifest; neither
     index nor images change. What is decided is not asked again.
+
+    Examples:
+        metrix label photos.index
+        metrix label photos.index --only suspect --list
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.retrieve.decisions import DecisionFile, choose_decisions_file

@@ -18,7 +18,11 @@ PANEL = "Unknown classes"
 
 OpenSet = Annotated[
     bool,
-    typer.Option("--open-set", help="labels for enrolled classes, and 'unknown' for others", rich_help_panel=PANEL),
+    typer.Option(
+        "--open-set",
+        help="be about metrix classify, which says 'unknown' for classes not enrolled",
+        rich_help_panel=PANEL,
+    ),
 ]
 Shots = Annotated[
     str | None,

@@ -54,8 +54,9 @@ Store = Annotated[  # for verbs that build or open an index
     typer.Option(
         "--store",
         envvar="METRIX_STORE",
-        help="faiss, milvus:PATH (embedded) or milvus:http://HOST:PORT; where an index is on a server, this names it",
-        show_default="faiss",
+        help="faiss, milvus:PATH (embedded) or milvus:http://HOST:PORT; where an index is on a server, this names it; "
+        "faiss by default",
+        show_default=False,
     ),
 ]
 Dim = Annotated[
@@ -63,13 +64,11 @@ Dim = Annotated[
     typer.Option(
         "--dim",
         min=1,
-        help="take only the first numbers of each embedding, as many as --matryoshka was trained for; all by default",
+        help="use only the first N numbers of each embedding, a length that --matryoshka trained; all by default",
         show_default=False,
     ),
 ]
-ForceDim = Annotated[
-    bool, typer.Option("--force-dim", help="take a prefix with --dim that the model was not trained for")
-]
+ForceDim = Annotated[bool, typer.Option("--force-dim", help="allow a --dim that the model was not trained for")]
 FollowLinks = Annotated[
     bool,
     typer.Option(

@@ -24,6 +24,9 @@ def replay_command(
 
     metrix train saves such a step in RUN/nonfinite: batch, weights, memory and random state. The data is not needed,
     and the run does not change. Under torchrun, with as many processes as the run had, each takes its own share.
+
+    Examples:
+        metrix replay runs/a
     """
     import json
 

@@ -9,7 +9,7 @@ import typer
 
 from metrix.cli.device import with_device_flag
 from metrix.cli.evaluate import BootstrapOver
-from metrix.cli.reading import FollowLinks, MaxBad, Root, choose_reading
+from metrix.cli.reading import FollowLinks, ImageColumn, LabelColumn, MaxBad, Root, choose_reading
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,6 +53,8 @@ def report_command(
     max_bad: MaxBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the numbers as JSON")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show neither progress nor the files written")] = False,
 ) -> None:
@@ -60,6 +62,9 @@ def report_command(
 
     The page is a single HTML file that needs no network connection, with a Markdown version beside it. Unfinished runs
     are shown as far as they got.
+
+    Examples:
+        metrix report runs/a runs/b -o report.html
     """
     import json
 
@@ -86,7 +91,7 @@ def report_command(
         test_only=test_only,
         seed=seed,
         leaderboards=tuple(leaderboard or ()),
-        reading=choose_reading(max_bad, root, follow_links),
+        reading=choose_reading(max_bad, root, follow_links, image_column, label_column),
     )
     with show_progress(quiet or json_output) as told:
         made = compose_report(runs, options, told)

@@ -112,6 +112,11 @@ def reproduce_command(
 
     metrix reproduce reality-check --budget 8h tunes every method with equal trials on folds of each dataset, measures
     the winners on the test classes once, and ranks them. The same command continues it, or helps in another process.
+
+    Examples:
+        metrix reproduce
+        metrix reproduce all --quick
+        metrix reproduce reality-check --budget 8h
     """
     from metrix.cli.terminal.grid import build_grid_watcher
     from metrix.cli.terminal.progress import show_progress

@@ -52,6 +52,10 @@ def results(
     Runs that differ only in their seed are one row: the mean over the seeds, with its interval. A row names loss,
     mixup, backbone, data with a digest, measures with intervals, seeds and the command. metrix report --leaderboard
     FILE shows rows beside your runs where data and protocol agree. A row that is there is not written again.
+
+    Examples:
+        metrix results runs/a runs/b --names ours,baseline --export board.jsonl
+        metrix results --check board.jsonl
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.runs.leaderboard import SUFFIX, append_to_leaderboard, read_leaderboard

@@ -42,7 +42,7 @@ def search(
         list[str] | None,
         typer.Option(
             metavar="CONDITION",
-            help="only among items that meet this: label=cat, price<10, label in (cat, dog) or n>3, …; several: all",
+            help="only among items that meet this: label=cat, price<10, label in (cat, dog) or n>3, …; of several, all",
         ),
     ] = None,
     expand: Annotated[
@@ -80,6 +80,11 @@ def search(
 
     A query is an image, an item of the index (--id) or an embedding (--vector). An item is left out of its own
     answer. Images that cannot be read are skipped and counted.
+
+    Examples:
+        metrix search photos.index query.jpg -k 5
+        metrix search photos.index --id cats/1.jpg --where label!=cats
+        metrix search photos.index --suspects --csv suspects.csv
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page

@@ -26,7 +26,7 @@ Port = Annotated[
 Token = Annotated[
     str | None,
     typer.Option(
-        envvar="METRIX_TOKEN", help="that every request has to carry", show_default=False, rich_help_panel=ACCESS
+        envvar="METRIX_TOKEN", help="secret that every request has to carry", show_default=False, rich_help_panel=ACCESS
     ),
 ]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error", rich_help_panel=LOG)]
@@ -61,7 +61,7 @@ def serve(
         str | None,
         typer.Option(
             envvar="METRIX_WRITE_TOKEN",
-            help="with which items may be added, replaced and deleted, and labels decided; no changes without one",
+            help="secret with which items and labels may be changed; nothing may be changed without one",
             show_default=False,
             rich_help_panel=ACCESS,
         ),
@@ -99,6 +99,10 @@ def serve(
     service switches to it without an interruption; SIGHUP and POST /reload make it look at once.
 
     With --dim, it answers by the first numbers of each vector, which it copies into memory and searches exactly.
+
+    Examples:
+        metrix serve photos.index
+        metrix serve photos.index --host 0.0.0.0 --token SECRET
     """
     from metrix.cli.terminal.console import Console
     from metrix.cli.terminal.next_steps import print_next

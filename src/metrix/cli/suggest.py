@@ -50,12 +50,12 @@ def suggest(
         typer.Option(
             min=-1,
             max=1,
-            help="similarity from which on two images are near-copies, of which one is enough; ten times closer than "
-            "usual by default",
+            help="similarity above which two images are near-copies, of which one is enough; by default ten times "
+            "closer than usual",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the random strategy")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random strategy")] = 0,
     run: MovedRun = None,
     output: Annotated[
         Path | None,
@@ -77,6 +77,10 @@ def suggest(
 
     No two of them are near-copies of each other, nor one of a labelled image. Embeddings of the unlabelled images are
     kept in the cache folder for the next round. Images that cannot be read are skipped and counted.
+
+    Examples:
+        metrix suggest photos.index unlabelled/ -n 50 -o next.csv
+        metrix suggest photos.index --strategy coverage --html next.html
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.report.page import Page

@@ -10,7 +10,7 @@ import typer
 from metrix.cli.device import with_device_flag
 from metrix.cli.open_set import PANEL as OPEN_SET
 from metrix.cli.open_set import OpenSet, choose_unknown, refuse_with_open_set, refuse_without_open_set
-from metrix.cli.reading import FollowLinks, MaxBad, Root, Store, choose_reading
+from metrix.cli.reading import FollowLinks, ImageColumn, LabelColumn, MaxBad, Root, Store, choose_reading
 from metrix.errors import InvalidInput
 
 
@@ -63,6 +63,8 @@ def threshold(
     max_bad: MaxBad = None,
     root: Root = None,
     follow_links: FollowLinks = False,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     json_output: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Choose the similarity above which two images count as the same thing, on classes never seen in training.
@@ -73,6 +75,10 @@ def threshold(
 
     --open-set chooses the probability below which metrix classify says "unknown" instead: on a run's test images, kept
     in open_set.json of the run, or on the items of an index, kept in the index.
+
+    Examples:
+        metrix threshold runs/a --far 0.001
+        metrix threshold photos.index --open-set --false-accept 0.01
     """
     from metrix.cli.terminal.next_steps import command
     from metrix.cli.terminal.outcome import Outcome
@@ -85,7 +91,7 @@ def threshold(
     from metrix.runs.thresholds import describe_classes, measure_threshold, write_threshold
     from metrix.runs.trained_model import open_run
 
-    reading = choose_reading(max_bad, root, follow_links)
+    reading = choose_reading(max_bad, root, follow_links, image_column, label_column)
     refuse_without_open_set(
         open_set, {"--false-accept": false_accept, "--false-reject": false_reject, "--shots": shots}
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import with_config_flags
+from metrix.cli.flags import DATA_HELP, with_config_flags
 
 if TYPE_CHECKING:
     from metrix.train.config import Config
@@ -19,14 +19,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def train_command(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help="glyphs, a folder, tar files, Parquet files with images, hf:owner/name, a manifest, or LAYOUT:PATH "
-            "such as cub:PATH",
-            show_default=False,
-        ),
-    ] = None,
+    data: Annotated[str | None, typer.Argument(help=DATA_HELP, show_default=False)] = None,
     data_option: Annotated[str | None, typer.Option("--data", help="another way to give the data")] = None,
     preset: Annotated[
         str | None,
@@ -79,6 +72,12 @@ def train_command(
 
     Settings come from a preset or a YAML file; flags override them. The network starts from pretrained weights unless
     --weights says otherwise.
+
+    Examples:
+        metrix train photos/ -o runs/a
+        metrix train photos/ --loss proxy-anchor --mixup none --epochs 20
+        metrix train photos/ --preset cpu/cars -o runs/b
+        metrix train --resume runs/a
     """
     from metrix.errors import InvalidInput
     from metrix.train.run_folder import open_run_folder
@@ -132,7 +131,7 @@ def train_and_print(
     processes: tuple[int | None, int | None, str],
     **options: Any,
 ) -> None:
-    """Train, or go on with a run, and print its results and what may follow.
+    """Train or resume a run, and print its results and what may follow.
 
     Args:
         settings: of a new run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metrix.cli.flags import NOT_FLAGS, with_config_flags
+from metrix.cli.flags import DATA_HELP, NOT_FLAGS, with_config_flags
 
 if TYPE_CHECKING:
     from metrix.experiments.tuning.result import StudyResult
@@ -25,10 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def tune_command(
-    data: Annotated[
-        str | None,
-        typer.Argument(help="glyphs, a folder, a manifest, or LAYOUT:PATH such as cub:PATH", show_default=False),
-    ] = None,
+    data: Annotated[str | None, typer.Argument(help=DATA_HELP, show_default=False)] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="how long it may take: 2h, 90m, 1d; as many trials as fit")
     ] = None,
@@ -100,6 +97,11 @@ def tune_command(
 
     Settings given by flags are fixed; the others are searched. metrix train DATA --config STUDY/best.yaml trains the
     best.
+
+    Examples:
+        metrix tune photos/ --budget 2h -o tunes/a
+        metrix tune photos/ --trials 8 --method contrastive --method nca+embed
+        metrix tune --resume tunes/a --budget 1h
     """
     import json
 

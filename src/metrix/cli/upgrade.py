@@ -61,6 +61,10 @@ def upgrade(
 
     The table shows what it costs compared with embedding all images again, which metrix index --update --only-old does,
     a portion at a time if wanted.
+
+    Examples:
+        metrix upgrade photos.index --run runs/new --dry-run
+        metrix upgrade photos.index --run runs/new
     """
     from metrix.cli.terminal.progress import show_progress
     from metrix.extras import require_extra

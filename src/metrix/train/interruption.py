@@ -17,7 +17,7 @@ from metrix.files import describe_failure
 class Interrupted(MetrixError):  # noqa: N818 - nothing went wrong
     """A run was asked to end; it can be resumed from its last checkpoint."""
 
-    said_by_all = False  # of several processes, only rank 0 prints it
+    on_every_rank = False  # of several processes, only rank 0 prints it
 
     def __init__(self, signum: int, run: Path) -> None:
         begun = (run / "config.yaml").exists()
