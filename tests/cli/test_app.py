@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 from metrix import MetrixError, MetrixWarning, __version__
 from metrix.cli.app import app
-from metrix.train import config, names
+from metrix.train import names, sections
 from tests.command_line import Metrix
 
 
@@ -57,10 +57,10 @@ def test_start_is_fast(arguments: list[str], seconds: float) -> None:
     assert min(used) < 1.5 * seconds, used
 
 
-@pytest.mark.parametrize("key", config.TABLES)
+@pytest.mark.parametrize("key", sections.TABLES)
 def test_help_names_every_choice(key: str, metrix: Metrix) -> None:
     shown = " ".join(metrix("train", "--help").out.replace("│", " ").split())
-    assert ", ".join(getattr(names, config.TABLES[key])) in shown, "see metrix/train/choices.py"
+    assert ", ".join(getattr(names, sections.TABLES[key])) in shown, "see metrix/train/choices.py"
 
 
 def test_version(metrix: Metrix) -> None:

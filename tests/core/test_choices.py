@@ -16,8 +16,8 @@ from metrix.core.split_model import check_model, is_split
 from metrix.errors import ChoiceError, InvalidInput
 from metrix.model.split import Split
 from metrix.runs.mixed_examples import embed_mixtures
-from metrix.train.config import Mixing
 from metrix.train.names import LOSSES, METHODS, POOLS, SCHEMES
+from metrix.train.sections import Mixing
 
 TABLES = {
     "loss": LOSSES,

@@ -74,9 +74,9 @@ def train_pretended(
 
     The fused optimizer of CUDA rounds otherwise than the CPU's, so `fused` is off where weights are compared.
     """
-    from metrix.train import build, loop
+    from metrix.train import build, epochs
 
-    pretended, steps, own_step = PretendedCuda(), list[StepCost](), loop._Loop._step
+    pretended, steps, own_step = PretendedCuda(), list[StepCost](), epochs.Epochs._step
     prepared: set[str] = set()
 
     def step(self: Any, images: Tensor, labels: Tensor) -> int:
@@ -88,7 +88,7 @@ def train_pretended(
         return request
 
     with pretended, monkeypatch.context() as patch:
-        patch.setattr(loop._Loop, "_step", step)
+        patch.setattr(epochs.Epochs, "_step", step)
         patch.setattr("metrix.train.distributed.launch", lambda *_: Team(PretendedFabric(pretended)))
         patch.setattr("metrix.train.loop.choose_device", lambda name: CUDA)
         patch.setattr("metrix.machine.devices.has_bfloat16", lambda device: False)

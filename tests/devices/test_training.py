@@ -49,7 +49,7 @@ def test_a_run_gives_the_weights_of_the_cpu(values: dict[str, Any], small: Confi
 
 
 def test_the_frozen_trunk_computes_its_views_on_the_device(small: Config, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self, part: None)
+    monkeypatch.setattr("metrix.train.epochs.Epochs.measure_untrained", lambda self, part: None)
     monkeypatch.setenv("METRIX_CACHE", str(tmp_path / "cache"))
     config = small.with_values({**FEATURE, "freeze_to": "stage1", "views": 2, "max_steps": 1})
     assert "convolution" in train_pretended(config, tmp_path / "run", monkeypatch).prepared_on_device

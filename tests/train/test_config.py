@@ -11,8 +11,8 @@ from metrix.cli.flags import NOT_FLAGS, with_config_flags
 from metrix.errors import InvalidInput
 from metrix.train import Config, config, presets
 from metrix.train.build import build_embedder, build_loss, build_objective, build_optimizer
-from metrix.train.config import LossChoice
 from metrix.train.names import LOSSES, METHODS
+from metrix.train.sections import LossChoice
 
 
 def test_yaml_and_back(tmp_path: Path) -> None:

@@ -124,5 +124,5 @@ def test_mistakes(settings: Config, tmp_path: Path) -> None:
     run.last.unlink()
     with pytest.raises(InvalidInput, match="nothing to finish"):
         train(resume=run.path, finish=True)
-    with pytest.raises(InvalidInput, match="no checkpoint to go on from"):
+    with pytest.raises(InvalidInput, match="no checkpoint to continue from"):
         train(resume=run.path, epochs=3)

@@ -16,8 +16,8 @@ from metrix.errors import InvalidInput
 from metrix.train import Config, Interrupted, train
 from metrix.train.batches import open_data
 from metrix.train.build import build_optimizer
-from metrix.train.config import Distillation
 from metrix.train.run_folder import RunFolder
+from metrix.train.sections import Distillation
 from metrix.train.state import build_parts
 from metrix.train.teacher import describe_seen_by_teacher, fit_teacher
 from metrix.train.unlabelled import open_unlabelled

@@ -81,7 +81,7 @@ def test_measuring_the_untrained_network_changes_nothing_and_a_resumed_run_keeps
     assert whole.results is not None
     assert resumed.results is not None
     assert resumed.results["untrained_test"] == whole.results["untrained_test"]
-    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self, part: None)
+    monkeypatch.setattr("metrix.train.epochs.Epochs.measure_untrained", lambda self, part: None)
     without = train(config, tmp_path / "without")
     states = [load_file(run.last) for run in (whole, without)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())

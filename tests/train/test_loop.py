@@ -187,7 +187,7 @@ def test_the_unseen_classes_are_looked_at_once(small: Config, tmp_path: Path, mo
 
 
 def test_early_stopping(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metrix.train.loop.score", lambda found: 0.5)  # never better than the first
+    monkeypatch.setattr("metrix.train.epochs.score", lambda found: 0.5)  # never better than the first
     recorder = Recorder()
     config = small.with_values({"patience": 2, "epochs": 50, "max_steps": None})
     run = train(config, tmp_path / "run", watcher=recorder)
@@ -292,7 +292,7 @@ def test_epoch_0_changes_nothing_of_the_training(
 ) -> None:
     config = small.with_values({"workers": workers})
     with_it = train(config, tmp_path / "with")
-    monkeypatch.setattr("metrix.train.loop._Loop.measure_untrained", lambda self, part: None)
+    monkeypatch.setattr("metrix.train.epochs.Epochs.measure_untrained", lambda self, part: None)
     without = train(config, tmp_path / "without")
     states = [load_file(run.last) for run in (with_it, without)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())

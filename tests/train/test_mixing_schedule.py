@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from metrix.errors import InvalidInput
 from metrix.train import Config, collapse, train
 from metrix.train.checkpoint import Progress
-from metrix.train.config import Mixing
 from metrix.train.interruption import Interrupted
 from metrix.train.mixing_schedule import FITTED, WINDOW, add_hits, is_fitted, weight_of_step
+from metrix.train.sections import Mixing
 from metrix.train.watching import Watcher
 from tests.command_line import metrix as command
 

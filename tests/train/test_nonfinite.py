@@ -197,7 +197,7 @@ def test_resumed_with_another_policy(broken: str, settings: Config, tmp_path: Pa
 def test_steps_in_a_row_end_the_run(
     broken: str, settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metrix.train.loop.IN_A_ROW", 1)
+    monkeypatch.setattr("metrix.train.epochs.IN_A_ROW", 1)
     with pytest.raises(NonFiniteStep, match="1 steps in a row were skipped"):
         train(settings.with_values({"on_nonfinite": "skip"}), tmp_path / "run")
 

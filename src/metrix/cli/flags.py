@@ -14,6 +14,7 @@ import typer
 
 from metrix.train import config as configuration
 from metrix.train.choices import CHOICES
+from metrix.train.sections import Distillation
 
 _PANELS = {
     "data": "Data",
@@ -28,7 +29,7 @@ DATA_HELP = (
     "LAYOUT:PATH such as cub:PATH"
 )
 # The data are an argument; what is about a teacher is given to metrix distil.
-NOT_FLAGS = ("data", *configuration.Distillation.model_fields)
+NOT_FLAGS = ("data", *Distillation.model_fields)
 
 
 def with_config_flags(verb: Callable[..., None], without: Collection[str] = NOT_FLAGS) -> Callable[..., None]:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from metrix.errors import InvalidInput, unknown_choice
 from metrix.reproduce.paper import DATASETS, Recipe
 from metrix.train import presets
-from metrix.train.config import Config, LossChoice
+from metrix.train.config import Config
 from metrix.train.names import LOSSES
+from metrix.train.sections import LossChoice
 
 if TYPE_CHECKING:
     from metrix.data.catalogue import Catalogue

@@ -21,7 +21,8 @@ from metrix.runs.mixed_examples import mix_embeddings, mix_examples
 from metrix.runs.trained_model import TrainedModel
 from metrix.train.batches import Report, ignore_report
 from metrix.train.build import build_loss
-from metrix.train.config import Config, LossChoice
+from metrix.train.config import Config
+from metrix.train.sections import LossChoice
 
 LAMS = (0.0, 0.01, *(n / 20 for n in range(1, 20)), 0.99, 1.0)  # eq. prob is steep at the ends
 PAIRS_EXACT = 500_000_000  # uniformity: pairs of 31,000 examples; with more, a sample of pairs is drawn
@@ -114,7 +115,7 @@ def measure_utilization_of_run(
         epochs: passes over the training images in which mixed examples are drawn
         max_queries: how many test embeddings to draw; by default all, unless there are very many
         seed: of all draws
-        report: hears of the progress
+        report: is called with the progress
     """
     config = model.config
     chosen = _check_mixups(mixup or config.mixing.mixup or ("embed",), epochs)

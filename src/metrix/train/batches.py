@@ -52,7 +52,7 @@ def open_data(config: Config, report: Report = ignore_report, *, in_memory: bool
 
     Args:
         config: the settings of the run
-        report: hears of the progress of checking images
+        report: is called with the progress of checking images
         in_memory: False ignores a cache in memory, for callers that read each image once; pixels are the same
     """
     choice = config.data

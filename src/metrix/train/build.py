@@ -16,9 +16,10 @@ from metrix.core.table1 import ProxyAnchor
 from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.model.mlp import MLP_BACKBONE
-from metrix.train.config import Config, LossChoice, Mixing, Training
+from metrix.train.config import Config
 from metrix.train.mixing_schedule import check_schedule
 from metrix.train.names import LOSSES, METHODS
+from metrix.train.sections import LossChoice, Mixing, Training
 
 PROXY_LR_FACTOR = 100.0  # as the authors of proxy anchor train
 

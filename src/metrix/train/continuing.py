@@ -45,11 +45,11 @@ def plan_continuation(run: RunFolder, epochs: int | None, max_steps: int | None)
     """Let a run, finished or interrupted, go on to another end.
 
     Raises:
-        InvalidInput: the run has trained as long already, or has nothing to go on from
+        InvalidInput: the run has trained as long already, or has nothing to continue from
     """
     if not run.last.exists():
         raise InvalidInput(
-            f"{run.path} has no checkpoint to go on from; resume it with --resume {run.path} alone, or start it anew"
+            f"{run.path} has no checkpoint to continue from; resume it with --resume {run.path} alone, or start it anew"
         )
     before, progress = run.config, read_progress(run.last)
     given = {"epochs": epochs, "max_steps": max_steps}

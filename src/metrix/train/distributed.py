@@ -21,7 +21,7 @@ from metrix.core.distributed.ranks import ALONE, Division, Ranks
 from metrix.errors import InvalidInput, MetrixError, unknown_choice
 from metrix.files import cache_folder, lock
 from metrix.machine.devices import choose_device
-from metrix.train.config import Training
+from metrix.train.sections import Training
 
 # Time after which a process that waits for the others gives up. A process that dies is noticed at once, because its
 # connections close.

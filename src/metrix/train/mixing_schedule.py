@@ -5,8 +5,9 @@ from __future__ import annotations
 from metrix.core.objective import Objective
 from metrix.errors import InvalidInput
 from metrix.train.checkpoint import Progress
-from metrix.train.config import Config, Mixing
+from metrix.train.config import Config
 from metrix.train.names import METHODS
+from metrix.train.sections import Mixing
 
 WINDOW, FITTED = 10, 0.95  # measurements, and the mean share of hits from which a batch counts as fitted
 

@@ -11,7 +11,8 @@ from metrix.errors import InvalidInput
 from metrix.model import Embedder
 from metrix.model.backbones import GLYPHS_CNN, PRETRAINED, RESNET50_V1
 from metrix.model.mlp import MLP_BACKBONE
-from metrix.train.config import Config, Model
+from metrix.train.config import Config
+from metrix.train.sections import Model
 
 # backbones without pretrained weights that could be had by their name
 UNTRAINED = (GLYPHS_CNN, MLP_BACKBONE, RESNET50_V1)

@@ -25,9 +25,9 @@ from metrix.files import describe_failure, parse_stored, write_atomically, write
 from metrix.messages import first_few
 from metrix.train.batches import ImageBatches
 from metrix.train.checkpoint import Count, add_prefix
-from metrix.train.config import Training
 from metrix.train.distributed import unshard
 from metrix.train.run_folder import RunFolder
+from metrix.train.sections import Training
 from metrix.train.state import TrainingState
 from metrix.train.unlabelled import UnlabelledBatches
 

@@ -204,7 +204,7 @@ def prepare(
         dataset: the images, of which `part` is trained on
         part: the training images
         team: the processes that train together
-        report: hears of the progress of caches that are filled
+        report: is called with the progress of caches that are filled
         restored: whether a checkpoint follows, so that the weights need no computed start
         unlabelled: images without label that join the batches
 

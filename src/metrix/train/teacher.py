@@ -16,9 +16,10 @@ from metrix.errors import InvalidInput
 from metrix.messages import count, first_few
 from metrix.model import Embedder
 from metrix.model.saving import RUN_MODEL, WEIGHTS_FILE, digest_weights
-from metrix.train.config import Config, Distillation
+from metrix.train.config import Config
 from metrix.train.frozen_network import open_frozen_network
 from metrix.train.run_folder import RunFolder, open_run_folder
+from metrix.train.sections import Distillation
 
 
 def fit_teacher(config: Config) -> Config:

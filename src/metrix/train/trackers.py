@@ -1,6 +1,6 @@
 """Trackers of experiments beside TensorBoard: a CSV file, Weights & Biases, MLflow, through Fabric's loggers.
 
-A tracker hears of a run as a progress display does. A resumed run continues its entry, and a missing package or an
+A tracker is called as a progress display is. A resumed run continues its entry, and a missing package or an
 unknown tracker is an error before training. Nothing is sent where the trackers are set to work offline:
 `WANDB_MODE=offline`, and `MLFLOW_TRACKING_URI` with a local path, which is the default here.
 """

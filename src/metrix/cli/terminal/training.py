@@ -116,7 +116,8 @@ class DrawnWatcher(Watcher):
             names = ("epoch", "step", "clean", "mixed", *(f"R@{k}" for k in found["recall"]))
             names += tuple(f"NDCG@{k}" for k in list(found.get("ndcg", {}))[-1:])
             heading = "".join(f"{name:>8}" for name in names)
-            self.console.print(f"[bold]{heading}[/]  on {count(found['classes'], 'validation class')}", highlight=False)
+            self.console.print(f"Recall@K in % on {count(found['classes'], 'validation class')}", highlight=False)
+            self.console.print(f"[bold]{heading}[/]", highlight=False)
         self.validations += 1
         values = [*found["recall"].values(), *list(found.get("ndcg", {}).values())[-1:]]
         recall = "".join(f"{100 * value:>8.1f}" for value in values)

@@ -14,11 +14,12 @@ from metrix.experiments.tuning.protocol import StudyData
 from metrix.experiments.tuning.study import fingerprint_data
 from metrix.reproduce.datasets import PAPER_ON_GLYPHS
 from metrix.reproduce.paper import DATASETS
-from metrix.train.config import Config, LossChoice, read_config, sections
+from metrix.train.config import Config, read_config, sections
 from metrix.train.data_place import exists, path_of, with_absolute_paths
 from metrix.train.names import METHODS
 from metrix.train.network import with_usual_weights
 from metrix.train.presets import preset
+from metrix.train.sections import LossChoice
 
 LOSSES_COMPARED = (
     *("contrastive", "multi-similarity", "proxy-anchor", "proxy-nca++", "supcon", "arcface", "recall-at-k"),
