@@ -230,7 +230,7 @@ def _replace(run: Path | None, target: Path, options: dict[str, Any], quiet: boo
     if not done.complete:
         note = f"{count(done.waiting, 'image')} to go; the index answers as before until all are embedded"
         again = command("metrix", "index", *([] if run is None else [run]), "-o", target, "--update", "--only-old")
-        return Outcome(content, (), [note], remarks, (), [(again, "go on")])
+        return Outcome(content, (), [note], remarks, (), [(again, "continue")])
     note = f"all items of {target} are of {done.run}, which queries go through"
     following = [(f"{command('metrix', 'search', target)} QUERY.jpg", "search with an image")]
     table = build_index_table(target, done.index, done.embedded)

@@ -1,4 +1,4 @@
-"""`metrix train`: train a model; resume a run, let it go on for longer, or end it early."""
+"""`metrix train`: train a model; resume a run, train it for longer, or end it early."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ class ImageEncoder:
             vectors.append(self.embed(waiting))
             if len(paths) > BATCH:
                 report("embedding queries", len(paths), len(paths))
-        together = np.concatenate(vectors) if vectors else np.empty((0, self.dim), np.float32)
-        return together, rows, skipped
+        embedded = np.concatenate(vectors) if vectors else np.empty((0, self.dim), np.float32)
+        return embedded, rows, skipped
 
 
 def short_side(model: TrainedModel) -> int | None:

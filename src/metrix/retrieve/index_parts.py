@@ -29,7 +29,7 @@ from metrix.model.engines import TORCH
 from metrix.retrieve.encoder import fingerprint
 from metrix.retrieve.engine_choice import ChosenEngine, agree_on_engine, read_engine
 from metrix.retrieve.image_lists import ImageList
-from metrix.retrieve.indexing import Indexed, embed_into, list_for_model, read_lots, require_same
+from metrix.retrieve.indexing import Indexed, embed_into, list_for_model, read_batches, require_same
 from metrix.runs.embedding_blocks import EmbeddingBlocks
 from metrix.runs.thresholds import read_threshold
 from metrix.runs.trained_model import TrainedModel
@@ -149,7 +149,7 @@ def _write_part(
     embed_into(blocks, model, given, max_bad, chosen.engine)
     listed = given.without(blocks.broken())
     listed.require_few(max_bad)
-    files = write_index_part(folder, read_lots(blocks, listed), settings.half)
+    files = write_index_part(folder, read_batches(blocks, listed), settings.half)
     skipped = tuple((one.path, one.reason) for one in listed.skipped)
     part = WrittenPart(key, files.vectors.name, files.items.name, len(listed), skipped)
     write_json(folder / f"{rank}.json", asdict(part))

@@ -101,10 +101,10 @@ def index_images(
     )
     if not overwrite:
         require_same(output, fingerprint(model, given.data), given)
-    with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
+    with _embedded(model, given, output, max_bad, wanted) as (listed, batches, chosen):
         index = Index.create(
             output,
-            lots,
+            batches,
             kind,
             store=store,
             model=fingerprint(model, listed.data).model_copy(update={"engine": chosen.to_record()}),
@@ -186,8 +186,8 @@ def add_images(
     given = list_for_model(
         model, images, below, max_bad=max_bad, follow_links=follow_links, columns=columns, check=False
     )
-    with _embedded(model, given, output, max_bad, wanted) as (listed, lots, chosen):
-        items = join_items(list(lots))
+    with _embedded(model, given, output, max_bad, wanted) as (listed, batches, chosen):
+        items = join_items(list(batches))
         if adapter is not None:
             items = Items(items.ids, adapter(items.vectors), items.columns)
         change = index.update if replace else index.add
@@ -256,7 +256,7 @@ def list_for_model(
 
 
 def _checking(model: TrainedModel) -> dict[str, Any]:
-    """How images of a model are checked: threads, and who hears of the progress."""
+    """How images of a model are checked: threads, and what is called with the progress."""
     return {
         "workers": model.config.data.workers or None,
         "progress": lambda done, of: model.report("checking images", done, of),
@@ -267,7 +267,7 @@ def _checking(model: TrainedModel) -> dict[str, Any]:
 def _embedded(
     model: TrainedModel, given: ImageList, output: Path, max_bad: int | float | None, wanted: WantedEngine
 ) -> Iterator[tuple[ImageList, Iterator[Items], ChosenEngine]]:
-    """Embed the images into blocks beside the index; give those that could be read, and their items in lots.
+    """Embed the images into blocks beside the index; give those that could be read, and their items in batches.
 
     The blocks go when all went well.
     """
@@ -283,7 +283,7 @@ def _embedded(
         embed_into(blocks, model, given, max_bad, chosen.engine)
         listed = given.without(blocks.broken())
         listed.require_few(max_bad)
-        yield listed, read_lots(blocks, listed), chosen
+        yield listed, read_batches(blocks, listed), chosen
         for old in output.glob(".embedding-*"):
             shutil.rmtree(old, ignore_errors=True)
 
@@ -308,8 +308,8 @@ def embed_into(
     model.fill_blocks(blocks, given.dataset, given.part, engine=engine, on_broken=leave_out)
 
 
-def read_lots(blocks: EmbeddingBlocks, listed: ImageList) -> Iterator[Items]:
-    """The embedded images of a list, in lots that fit in memory; blocks have no rows for those that it left out."""
+def read_batches(blocks: EmbeddingBlocks, listed: ImageList) -> Iterator[Items]:
+    """The embedded images of a list, in batches that fit in memory; blocks have no rows for those that it left out."""
     start = 0
     for first in range(0, blocks.count, BLOCKS_AT_ONCE):
         last = min(first + BLOCKS_AT_ONCE, blocks.count)

@@ -59,7 +59,7 @@ def compare_runs(
         ks: the K of Recall@K
         resamples: bootstrap resamples
         over: what they draw: classes, each with all its queries, or queries
-        report: hears of the progress
+        report: is called with the progress
         reading: other values for settings of how images are read, as for `open_run`
 
     Raises:

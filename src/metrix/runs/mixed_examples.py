@@ -42,7 +42,7 @@ def mix_examples(
         mixup: input, feature or embed
         epochs: in each of them, every example is the anchor once
         generator: draws batches, pairs and λ
-        report: hears of the progress
+        report: is called with the progress
     """
     if find("mixup", mixup, MIXUP_TYPES).mixes == "embeddings":
         return mix_embeddings(train, model.config, epochs, generator)

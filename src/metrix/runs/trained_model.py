@@ -73,7 +73,7 @@ def open_run(
 
     Args:
         path: the folder of the run
-        report: hears of the progress of long work, such as embedding
+        report: is called with the progress of long work, such as embedding
         initial: take the model before the first step, built again from the settings and the seed
         share: (rank, world size) of this process, if several processes embed the same data
         reading: other values for settings of how images are read, `READING`

@@ -135,10 +135,10 @@ def fit_adapter(new: object, old: object, kind: str, groups: object = None, seed
     """
     x, y = check_pairs(new, old)
     require_kind(kind, x.shape[1], y.shape[1])
-    together = np.arange(len(x)) if groups is None else np.asarray(groups)
-    if len(np.unique(together)) < 2:
-        together = np.arange(len(x))
-    held_out = next(split_groups(together, HELD_OUT, seed))
+    grouped = np.arange(len(x)) if groups is None else np.asarray(groups)
+    if len(np.unique(grouped)) < 2:
+        grouped = np.arange(len(x))
+    held_out = next(split_groups(grouped, HELD_OUT, seed))
     arrays = ADAPTERS[kind].fit(x.astype(np.float64), y.astype(np.float64), held_out, seed)
     single = {name: one.astype(np.float32) for name, one in arrays.items()}
     return FittedAdapter(kind, x.shape[1], y.shape[1], single)

@@ -205,12 +205,12 @@ def score_as_unknown(
     depth = classes.sizes[codes]
     shallow = np.flatnonzero(depth + k <= DEEPEST)
     shallow = shallow[np.argsort(depth[shallow], kind="stable")]  # similar depths together
-    lots = [shallow[start : start + QUERIES] for start in range(0, len(shallow), QUERIES)]
-    parts, order = [], list(lots)
-    for n, lot in enumerate(lots, 1):
-        parts.append(score_without_class(vectors[lot], codes[lot], store, classes, k))
+    batches = [shallow[start : start + QUERIES] for start in range(0, len(shallow), QUERIES)]
+    parts, order = [], list(batches)
+    for n, batch in enumerate(batches, 1):
+        parts.append(score_without_class(vectors[batch], codes[batch], store, classes, k))
         if progress is not None:
-            progress(n, len(lots))
+            progress(n, len(batches))
     for code in np.unique(codes[depth + k > DEEPEST])[:MOST_FILTERED].tolist():
         lot = np.flatnonzero(codes == code)
         parts.append(search_without_class(vectors[lot], code, store, classes, k))

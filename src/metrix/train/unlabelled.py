@@ -43,7 +43,7 @@ def open_unlabelled(config: Config, dataset: Dataset, report: Report) -> tuple[P
     Args:
         config: the settings of the run
         dataset: its labelled images
-        report: hears of the progress of checking images
+        report: is called with the progress of checking images
 
     Raises:
         InvalidInput: the data are vectors
