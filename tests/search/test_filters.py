@@ -224,7 +224,7 @@ def test_a_list_of_whole_numbers_leaves_out_what_is_none() -> None:
     assert compare_whole("n", "in", (1e300,)).value == ()
 
 
-@pytest.mark.parametrize("text", ["label in ()", "label in (cat,)", "n in ( , 1)"])
+@pytest.mark.parametrize("text", ["label in ()", "label in (cat,)", "n in ( , 1)", "label >", "label <= and n = 1"])
 def test_a_list_has_values(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected a value"):
         read_filter([text], TYPES)

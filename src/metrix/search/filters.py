@@ -193,7 +193,7 @@ class _Reader:
         text = self._quoted()
         if text is None:
             text = self._bare(inside_list=operator == "in")
-            if not text and operator == "in":
+            if not text and operator not in ("=", "!="):  # text that is empty is equal to something
                 raise self._expected("a value")
         return self._parse(text, self.types[column], operator)
 
