@@ -69,6 +69,9 @@ def test_vectors_and_filters(metrix: Any, indexed: Path, tmp_path: Path) -> None
     ]
     assert found["best"] != "kind 1"
     assert {near["label"] for near in found["neighbours"]} == {"kind 0", "kind 2"}
+    nobody = metrix("classify", index, "--vector", tmp_path / "q.npy", "--where", "label=kind 7", "--json")
+    assert nobody.json["predictions"][0]["label"] is None
+    assert "no item of the index meets --where label=kind 7" in nobody.err
 
 
 def test_mistakes(metrix: Any, refused: Any, indexed: Path, tmp_path: Path) -> None:
