@@ -593,7 +593,7 @@ def test_an_index_answers_for_the_evaluation() -> None:
         ({"vectors": [["a"]]}, EmbeddingError, "real numbers"),
         ({"columns": {"label": ["a"]}}, ShapeError, "each of 3 vectors, got 1"),
         ({"columns": {"id": ["a"] * 3}}, InvalidInput, "other than id, vector"),
-        ({"columns": {"x": [1, "a", None]}}, DataError, "mixture"),
+        ({"columns": {"x": [1, "a", None]}}, DataError, "all of one kind"),
     ],
 )
 def test_unusable_input_is_refused(arguments: dict[str, Any], error: Any, message: str) -> None:
