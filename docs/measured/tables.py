@@ -30,6 +30,7 @@ LENGTHS = PICTURES / "lengths.svg"
 FIGURE_TABLES = {  # table: label in the figure
     "glyphs-classes": "glyphs, multi-similarity",
 }
+LATER = {"from the middle", "once fitted"}  # rows of the tables of lengths that are not in the figure
 LENGTH_TABLES = {"glyphs-lengths": "glyphs", "omniglot-lengths": "Omniglot"}  # table: title of the panel
 
 
@@ -176,7 +177,7 @@ def draw_lengths(rows: list[Row], path: Path = LENGTHS) -> None:
     figure, all_axes = plt.subplots(1, len(LENGTH_TABLES) + 1, figsize=(9.6, 3.1), layout="constrained")
     last = all_axes[-1]
     for axes, (table, title), marker in zip(all_axes[:-1], LENGTH_TABLES.items(), "os", strict=True):
-        inside = {(row.method.split(",")[0], find_steps(row)): row for row in rows if row.table == table}
+        inside = {(row.method.split(",")[0], find_steps(row)): row for row in rows if row.table == table and LATER.isdisjoint(row.method.split(", "))}
         lengths = sorted({steps for _, steps in inside})
         for method, colour in (("clean", "C0"), ("feature", "C1")):
             means = [SeedDifferences(tuple(inside[method, steps].values("recall@1"))) for steps in lengths]
