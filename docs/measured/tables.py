@@ -177,7 +177,8 @@ def draw_lengths(rows: list[Row], path: Path = LENGTHS) -> None:
     figure, all_axes = plt.subplots(1, len(LENGTH_TABLES) + 1, figsize=(9.6, 3.1), layout="constrained")
     last = all_axes[-1]
     for axes, (table, title), marker in zip(all_axes[:-1], LENGTH_TABLES.items(), "os", strict=True):
-        inside = {(row.method.split(",")[0], find_steps(row)): row for row in rows if row.table == table and LATER.isdisjoint(row.method.split(", "))}
+        own = [row for row in rows if row.table == table and LATER.isdisjoint(row.method.split(", "))]
+        inside = {(row.method.split(",")[0], find_steps(row)): row for row in own}
         lengths = sorted({steps for _, steps in inside})
         for method, colour in (("clean", "C0"), ("feature", "C1")):
             means = [SeedDifferences(tuple(inside[method, steps].values("recall@1"))) for steps in lengths]

@@ -69,8 +69,8 @@ def test_a_memory_fills_counts_and_is_saved(mixup: list[str], small: Config, tmp
         ),
         ({"memory": 20, "scheme": "divide-and-conquer"}, "slices of the embedding"),
         ({"memory_after": 5}, "memory: expected a size.*memory_after=5"),
-        ({"memory": 0}, "memory=0"),
-        ({"micro_batch": 0}, "micro_batch=0"),
+        ({"memory": 0}, "memory: expected a number ≥ 1, got 0"),
+        ({"micro_batch": 0}, "micro_batch: expected a number ≥ 1, got 0"),
     ],
 )
 def test_what_makes_no_sense_is_an_error(values: dict[str, Any], match: str, small: Config, tmp_path: Path) -> None:

@@ -30,5 +30,5 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"ends in \.html"):
         a_page().write(tmp_path / "report.txt")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="cannot be created"):
+    with pytest.raises(InvalidInput, match="cannot be written, because of"):
         a_page().write(tmp_path / "file" / "report.html")
