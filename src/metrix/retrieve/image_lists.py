@@ -22,6 +22,7 @@ from metrix.errors import DataError, InvalidInput
 from metrix.messages import first_few
 from metrix.retrieve.image_sources import NamedImage, find_share
 from metrix.search import LABEL
+from metrix.search.items import read_column
 
 _CROP = re.compile(r"(.+)#(-?\d+),(-?\d+),(-?\d+),(-?\d+)", re.DOTALL)
 
@@ -212,16 +213,11 @@ def _catalogue(base: Path, images: Sequence[NamedImage], names: Sequence[str], f
 
 
 def _columns(images: Sequence[NamedImage]) -> dict[str, Any]:
-    import pyarrow as pa
-
     names = dict.fromkeys(name for image in images for name in image.columns)
     columns: dict[str, list[Any]] = {name: [image.columns.get(name) for image in images] for name in names}
     if any(image.label is not None for image in images):
         columns = {LABEL: [image.label for image in images], **columns}
-    try:
-        return {name: pa.array(values) for name, values in columns.items()}
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"columns: expected values of one kind in each, got a mixture ({error})") from error
+    return {name: read_column(name, values) for name, values in columns.items()}
 
 
 def join_id(relative: str, box: Box | None) -> str:

@@ -19,7 +19,7 @@ from metrix.retrieve.encoder import BATCH, ImageEncoder
 from metrix.retrieve.image_lists import ImageList, name_all
 from metrix.runs.trained_model import TrainedModel
 from metrix.search import LABEL
-from metrix.search.items import RESERVED
+from metrix.search.items import RESERVED, read_column
 
 NOT_KEPT = ("path", "part", *RESERVED)  # columns that are ids, or are about the training
 
@@ -89,16 +89,11 @@ def _check_length(file: Path, vectors: NDArray[np.float32], model: TrainedModel)
 
 def _columns(read: Sequence[tuple[Path, NDArray[np.float32], dict[str, Sequence[Any]]]]) -> dict[str, Any]:
     """The columns that all files have, as Arrow arrays; `label` first, as text."""
-    import pyarrow as pa
-
     common = [name for name in read[0][2] if name not in NOT_KEPT and all(name in columns for _, _, columns in read)]
     found = {}
     for name in sorted(common, key=lambda name: name != LABEL):
         values = [value for _, _, columns in read for value in columns[name]]
         if name == LABEL:
             values = [None if value is None else str(value) for value in values]
-        try:
-            found[name] = pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(f"column {name!r}: expected values of one kind, got a mixture ({error})") from error
+        found[name] = read_column(name, values)
     return found

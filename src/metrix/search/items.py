@@ -245,6 +245,11 @@ def _column(name: str, values: Sequence[Any], count: int) -> Any:
         raise InvalidInput(f"columns: expected a name other than {', '.join(RESERVED)}, got {name!r}; rename it")
     if len(values) != count:
         raise ShapeError(f"column {name!r}: expected a value for each of {count} vectors, got {len(values)}")
+    return read_column(name, values)
+
+
+def read_column(name: str, values: Sequence[Any]) -> Any:
+    """Values as an Arrow array of one of COLUMN_TYPES."""
     try:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
         array = array.cast(COLUMN_TYPES[_kind(array.type)])
