@@ -20,7 +20,7 @@ from tests.photos import write_photos
 from tests.trained_runs import SMALL, own_copy
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Sums in another order are other sums, and networks this small are fastest on one thread."""
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from metrix.train import Config, train
 from metrix.train.run_folder import RunFolder
 
 BASE = {
@@ -40,11 +40,14 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
-    """The run of a kind, from start to end in this process; once for all tests."""
+    """The run of a kind, from start to end in a process of its own; once for all tests."""
 
     @cache
     def run(kind: str) -> RunFolder:
-        return train(Config().with_values(BASE | KINDS[kind]), tmp_path_factory.mktemp("whole") / kind)
+        whole = RunFolder(tmp_path_factory.mktemp("whole") / kind)
+        command = [sys.executable, "-m", "metrix", *arguments(kind), "--output", str(whole.path), "--quiet"]
+        subprocess.run(command, check=True, timeout=120)
+        return whole
 
     return run
 
