@@ -46,7 +46,7 @@ from metrix.cli import (
     upgrade,
 )
 from metrix.cli.help import Command, Group
-from metrix.cli.terminal.console import Console, print_message
+from metrix.cli.terminal.console import Console, print_message, print_warning
 from metrix.errors import MetrixError, MetrixWarning
 from metrix.files import describe_failure
 
@@ -156,7 +156,7 @@ def _show_plainly(otherwise: Callable[..., None]) -> Callable[..., None]:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, MetrixWarning):
-            print_message(f"[yellow]metrix:[/] {escape(str(message))}")
+            print_warning(str(message))
         else:
             otherwise(message, category, *where, **more)
 

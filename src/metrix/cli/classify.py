@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from metrix.cli.device import with_device_flag
 from metrix.cli.reading import AnyBad, FollowLinks, MovedRun, QueryRoot, Store, parse_max_bad
 from metrix.cli.search import read_queries
-from metrix.cli.terminal.console import print_message
+from metrix.cli.terminal.console import print_warning
 from metrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ def classify(
         classifier = classifier.for_items() if asked.are_items else classifier
         answers = classifier.predict_queries(asked, where or [])
     if where and answers and not any(one.neighbours for one in answers):
-        said = f"no item of the index meets --where {' and '.join(where)}: nothing voted"
-        print_message(f"[yellow]metrix:[/] {escape(said)}")
+        print_warning(f"no item of the index meets --where {' and '.join(where)}: nothing voted")
     _report(classifier, asked, answers, html, csv).print(json_output)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import rich.console
+from rich.markup import escape
 from rich.segment import Segment
 
 from metrix.messages import make_printable
@@ -23,3 +24,8 @@ def print_message(text: str) -> None:
     """Print a sentence to standard error: broken between words on a terminal, in one line elsewhere."""
     console = Console(stderr=True)
     console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning of metrix as `print_message` does."""
+    print_message(f"[yellow]metrix:[/] {escape(text)}")
